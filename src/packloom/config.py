@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
 
 import yaml
 
@@ -27,11 +27,21 @@ class SampleLimits:
 
     max_images: int | None = None
     max_image_tokens: int | None = None
-    max_pixels: int | None = None  # pixels of one image's header size, checked before anything is decoded
+    max_pixels: int | None = 89_478_485  # of one image's header size, before decoding; Pillow refuses twice this anyway
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
             _require(value is None or value > 0, f"limits.{name} must be positive or null, got {value}")
+
+
+class SampleSettings(TypedDict, total=False):
+    """The fields of SampleConfig as keyword arguments."""
+
+    max_length: int | None
+    overlong: Literal["drop", "truncate"]
+    min_pixels: int | None
+    max_pixels: int | None
+    limits: SampleLimits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,62 @@
+# Each target sets up all it needs from a bare checkout: a virtual environment, then the tested versions.
+# `make demo` uses .venv, which holds what a user installs; `make test`, `check` and `bench` use .venv-dev, which adds
+# the developers' tools (and torchvision, as a second image backend to compare with).
+#
+#   make demo PYTHON=python3.12 ARGS="--steps 100"      make test ARGS="-k packing"
+
+VENV ?= .venv
+DEV_VENV ?= .venv-dev
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.10 python; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$name && break; done)
+ARGS ?=
+
+BIN := $(VENV)/bin
+DEV_BIN := $(DEV_VENV)/bin
+
+.PHONY: help demo test check bench format clean
+help:
+	@echo "make demo     train a tiny vision-language model on real images through packloom"
+	@echo "make test     run the tests"
+	@echo "make check    lint, format, types, style budgets"
+	@echo "make bench    run the benchmarks"
+	@echo "make format   rewrite the code in the house format"
+	@echo "make clean    remove the virtual environments and caches"
+
+demo: $(VENV)/.packloom-installed
+	$(BIN)/packloom demo $(ARGS)
+
+test: $(DEV_VENV)/.packloom-installed
+	$(DEV_BIN)/python -m pytest $(ARGS)
+
+check: $(DEV_VENV)/.packloom-installed
+	$(DEV_BIN)/ruff check .
+	$(DEV_BIN)/ruff format --check .
+	$(DEV_BIN)/mypy
+	$(DEV_BIN)/python tools/check_style.py
+
+bench: $(DEV_VENV)/.packloom-installed
+	$(DEV_BIN)/python benchmarks/packing.py $(ARGS)
+
+format: $(DEV_VENV)/.packloom-installed
+	$(DEV_BIN)/ruff format .
+	$(DEV_BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) $(DEV_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-out
+
+# The stamp is written last, so an interrupted installation starts again.
+$(VENV)/.packloom-installed: pyproject.toml constraints.txt
+	$(call install,$(VENV),demo)
+
+$(DEV_VENV)/.packloom-installed: pyproject.toml constraints.txt
+	$(call install,$(DEV_VENV),dev)
+
+define install
+	@test -n "$(PYTHON)" || { echo "packloom needs Python 3.10 or newer: make ... PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "$(PYTHON) is not Python 3.10 or newer: make ... PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "setting up $(1) (once; torch is the large part) ..."
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(2)]"
+	@touch $@
+endef

@@ -1,0 +1,217 @@
+"""TaskEncoder: raw samples in, encoded samples, rows and batches out. One subclass per model family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from typing_extensions import Unpack
+
+from packloom.collates.collate import collate
+from packloom.config import SampleConfig, SampleSettings
+from packloom.errors import ConfigError, MaskError, ProcessorError, SampleError
+from packloom.task_encoders import masking, prompt
+from packloom.task_encoders.control_tokens import ControlTokens
+from packloom.task_encoders.cookers import Cooker, cook
+from packloom.task_encoders.family import Family
+from packloom.task_encoders.limits import fit_length
+from packloom.task_encoders.media import ImageLoader
+from packloom.task_encoders.processors import ProcessorParts, load_parts, parts_of
+from packloom.task_encoders.registry import find_encoder
+from packloom.task_encoders.template import ChatTemplate, find_payloads
+from packloom.types import Batch, ChatSample, EncodedSample, LabelShift, Layout, RawSample, Row
+
+
+class TaskEncoder:
+    """Turns the rows of one model family into training batches.
+
+    A subclass declares its family's facts in ``family``; the three steps ``encode_sample``, ``batch`` and ``collate``
+    then work as they are. Encoders are immutable, picklable, and safe to share between threads and worker processes.
+    """
+
+    family: ClassVar[Family]
+
+    def __init__(self, parts: ProcessorParts, *, config: SampleConfig | None = None, cooker: Cooker = cook) -> None:
+        """Raises ConfigError for settings that this processor cannot honour, ProcessorError for a wrong processor."""
+        self.config = config or SampleConfig()
+        self.cooker = cooker
+        self.parts = _with_bounds(parts, self.family, self.config)
+        self.boundaries = masking.resolve_boundaries(self.parts, self.family.boundaries)
+        self.control_tokens = ControlTokens.of(self.parts, self.family)
+        self.template = ChatTemplate(
+            parts=self.parts, content=self.family.content, variables=dict(self.family.template_variables)
+        )
+        has_images = self.parts.image_processor is not None and self.family.image_rule is not None
+        self.image_rule = self.family.image_rule(self.parts) if has_images and self.family.image_rule else None
+        self.images = ImageLoader(parts=self.parts, rule=self.image_rule)
+        self.images.prove_geometry(probe_upper_bound=self.config.max_pixels is not None)
+        self.media_id = self._token_id(self.image_rule.token) if self.image_rule else None
+        self.media_ids = np.array([self._token_id(token) for token in self.family.media_tokens], dtype=np.int64)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str | Path,
+        *,
+        model_type: str | None = None,
+        chat_template: str | None = None,
+        cooker: Cooker = cook,
+        **settings: Unpack[SampleSettings],
+    ) -> TaskEncoder:
+        """Load the processor of a local folder or a hub name, and the encoder of its family.
+
+        The family is found by ``model_type`` (by default the one in config.json), else by the processor's class.
+        ``settings`` are the fields of SampleConfig (``max_length``, ``overlong``, ``min_pixels``, ``max_pixels``,
+        ``limits``). Raises ProcessorError if there is no such processor or family, ConfigError for settings that
+        cannot work.
+        """
+        config = SampleConfig(**settings)
+        parts = load_parts(name_or_path, chat_template=chat_template)
+        return cls._choose(parts, model_type)(parts, config=config, cooker=cooker)
+
+    @classmethod
+    def from_processor(
+        cls,
+        processor: Any,
+        *,
+        model_type: str | None = None,
+        chat_template: str | None = None,
+        cooker: Cooker = cook,
+        **settings: Unpack[SampleSettings],
+    ) -> TaskEncoder:
+        """The encoder for a processor, or a plain tokenizer, that is already loaded; else as ``from_pretrained``."""
+        config = SampleConfig(**settings)
+        parts = parts_of(processor, chat_template=chat_template)
+        return cls._choose(parts, model_type)(parts, config=config, cooker=cooker)
+
+    @classmethod
+    def _choose(cls, parts: ProcessorParts, model_type: str | None) -> type[TaskEncoder]:
+        """A subclass stands for itself; the base class looks the family up."""
+        if cls is not TaskEncoder:
+            return cls
+        return find_encoder(
+            model_type=model_type or parts.model_type, processor_class=parts.processor_class, name=parts.name
+        )
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sample in tokens, media included."""
+        return self.config.max_length
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills padding; it never decides what padding is."""
+        tokenizer = self.parts.tokenizer
+        candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+        return int(next(index for index in candidates if index is not None))
+
+    def encode_sample(self, raw: RawSample | ChatSample) -> EncodedSample:
+        """Cook, render, tokenise, mask and measure one sample; its media stay compressed.
+
+        Raises SampleError, with the sample's key, for anything that is wrong with the sample.
+        """
+        key = raw.key if isinstance(raw, ChatSample) else str(raw.get("__key__", ""))
+        try:
+            return self._encode(raw if isinstance(raw, ChatSample) else self.cooker(raw))
+        except SampleError as error:
+            raise error.with_key(key) from error
+
+    def batch(self, samples: Sequence[EncodedSample]) -> list[Row]:
+        """Decode and process the media of samples that were selected for one batch.
+
+        Raises SampleError, with the sample's key, if a medium is damaged or came out other than predicted.
+        """
+        rows = []
+        for sample in samples:
+            try:
+                rows.append(Row(sample=sample, media_tensors=self.images.load(sample.media)))
+            except SampleError as error:
+                raise error.with_key(sample.key) from error
+        return rows
+
+    def collate(
+        self,
+        rows: Sequence[Row],
+        *,
+        layout: Layout = "packed",
+        label_shift: LabelShift = "next_token",
+        pad_to_multiple_of: int = 1,
+        segment_multiple: int = 1,
+        length: int | None = None,
+    ) -> Batch:
+        """Put rows into one batch (DESIGN: the batch contract); ``length`` fixes T or S. Raises BatchError."""
+        return collate(
+            rows,
+            layout=layout,
+            label_shift=label_shift,
+            pad_id=self.pad_id,
+            pad_to_multiple_of=pad_to_multiple_of,
+            segment_multiple=segment_multiple,
+            length=length,
+        )
+
+    def collate_fn(
+        self, raws: Sequence[RawSample | ChatSample], *, layout: Layout = "padded", label_shift: LabelShift = "none"
+    ) -> Batch:
+        """All three steps at once, for a map-style DataLoader or an HF Trainer (which shifts labels itself).
+
+        A bad sample raises SampleError: a collate function cannot skip.
+        """
+        return self.collate(self.batch(list(map(self.encode_sample, raws))), layout=layout, label_shift=label_shift)
+
+    def _encode(self, chat: ChatSample) -> EncodedSample:
+        self.control_tokens.refuse_in(chat)
+        media = self.images.measure(chat.media, self.config.limits)
+        layouts = [layout for _, layout in media]
+        text = prompt.place_images(self.template.render(chat), self.image_rule, layouts)
+        compact = prompt.tokenise(self.parts, text, self.media_id, layouts)
+        mask = self._mask(chat, compact)
+        sample = EncodedSample(
+            key=chat.key,
+            source=chat.source,
+            input_ids=torch.from_numpy(compact.expand(compact.ids)),
+            loss_mask=torch.from_numpy(compact.expand(mask)),
+            position_ids=torch.from_numpy(
+                self.family.positions(compact.num_tokens, prompt.media_blocks(compact, self.media_id, layouts))
+            ),
+            token_tensors=self._token_tensors(compact),
+            media=tuple(encoded for encoded, _ in media),
+        )
+        return fit_length(sample, self.config, self.media_ids)
+
+    def _mask(self, chat: ChatSample, compact: prompt.Prompt) -> np.ndarray:
+        """[C] bool: the assistant's tokens, proved."""
+        payloads = find_payloads(chat, compact.text)
+        self.control_tokens.prove_origin(compact.ids, compact.offsets[:, 0], payloads)
+        spans = masking.find_spans(compact.ids, self.boundaries)
+        turns = masking.prove_spans(spans, chat, compact.text, compact.offsets)
+        mask = masking.loss_mask(len(compact.ids), spans, turns) & ~np.isin(compact.ids, self.media_ids)
+        if not mask.any():
+            raise MaskError("every assistant turn is marked loss=False: nothing to train on", code="mask.empty")
+        return mask
+
+    def _token_tensors(self, compact: prompt.Prompt) -> dict[str, torch.Tensor]:
+        if not self.family.token_types:
+            return {}
+        types = (compact.ids == self.media_id).astype(np.int64)
+        return {"mm_token_type_ids": torch.from_numpy(compact.expand(types))}
+
+    def _token_id(self, token: str) -> int:
+        index = self.parts.tokenizer.convert_tokens_to_ids(token)
+        if index is None or index == self.parts.tokenizer.unk_token_id:
+            raise ProcessorError(
+                f"{self.parts.name}: the tokenizer has no token {token!r}, which the family {self.family.name} needs:"
+                " pass the right model_type"
+            )
+        return int(index)
+
+
+def _with_bounds(parts: ProcessorParts, family: Family, config: SampleConfig) -> ProcessorParts:
+    if config.min_pixels is None and config.max_pixels is None:
+        return parts
+    if family.pixel_bounds is None:
+        raise ConfigError(f"images of the family {family.name} have a fixed size: min_pixels and max_pixels do nothing")
+    return family.pixel_bounds(parts, config.min_pixels, config.max_pixels)

@@ -1,0 +1,96 @@
+"""The facts that a model family declares, and the small contracts of what cannot be said as a fact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from numpy import ndarray
+from torch import Tensor
+
+from packloom.task_encoders.processors import ProcessorParts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boundary:
+    """Where an assistant turn's trained tokens start and end, as the template prints it.
+
+    ``start`` is the text right before what the assistant says (the header that inference supplies). ``ends`` are the
+    tokens on which the assistant stops: the first of them after ``start`` ends the span and is itself trained on.
+    """
+
+    start: str
+    ends: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImageLayout:
+    """What one image becomes in the prompt.
+
+    ``text`` replaces the template's placeholder before tokenising; in it the k-th media token stands for a run of
+    ``runs[k]`` tokens. ``grid_thw`` is (t, h, w) in vision patches, for families that use grids.
+    """
+
+    text: str
+    runs: tuple[int, ...]
+    num_patches: int
+    grid_thw: tuple[int, int, int] | None = None
+    token_grid: tuple[int, int, int] | None = None  # (t, h, w) in tokens, for mRoPE positions
+
+
+class ImageRule(Protocol):
+    """The geometry of one processor's images, known from the size alone."""
+
+    @property
+    def placeholder(self) -> str:
+        """What the template prints for one image."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """The media token that is repeated."""
+        ...
+
+    def measure(self, height: int, width: int) -> ImageLayout:
+        """The layout of an image of this size (after EXIF rotation); raises MediaError if the family refuses it."""
+        ...
+
+    def produced(self, tensors: dict[str, Tensor], index: int) -> object:
+        """What the processor really made of the image at ``index``, comparable with ``expected``."""
+        ...
+
+    def expected(self, layout: ImageLayout) -> object:
+        """What ``produced`` must be for this layout."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MediaBlock:
+    """A run of media tokens in a sample: where it starts and its grid in merged tokens (t, h, w)."""
+
+    start: int
+    grid: tuple[int, int, int]
+
+
+#: (parts, min_pixels, max_pixels) → parts whose image processor obeys the bounds; None keeps its own
+PixelBounds = Callable[[ProcessorParts, "int | None", "int | None"], ProcessorParts]
+
+#: (number of tokens, media blocks in order) → positions [A, L] int64
+PositionRule = Callable[[int, Sequence[MediaBlock]], ndarray]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """One model family."""
+
+    name: str
+    boundaries: tuple[Boundary, ...]
+    positions: PositionRule
+    image_rule: Callable[[ProcessorParts], ImageRule] | None = None
+    pixel_bounds: PixelBounds | None = None  # None: this family's images have a fixed size
+    media_tokens: tuple[str, ...] = ()  # never trained on, wherever they stand
+    payload_tokens: frozenset[str] = frozenset()  # special tokens that user data may spell, e.g. for grounding
+    content: Literal["parts", "string"] = "parts"  # the form of message content that the template renders in full
+    token_types: bool = False  # emit mm_token_type_ids (0 text, 1 image)
+    template_variables: tuple[tuple[str, Any], ...] = ()

@@ -1,0 +1,100 @@
+"""Qwen-style images of any size: a size in, its patch grid and run of placeholder tokens out."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from packloom.errors import ConfigError, MediaError, ProcessorError
+from packloom.task_encoders.family import ImageLayout
+from packloom.task_encoders.processors import ProcessorParts
+
+#: Longer sides over shorter sides above this are refused by the Qwen-VL image processors.
+MAX_ASPECT_RATIO = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridImageRule:
+    """Images are resized to whole merged patches within pixel bounds; one token stands for merge × merge patches."""
+
+    placeholder: str
+    token: str
+    patch_size: int
+    merge_size: int
+    min_pixels: int
+    max_pixels: int
+
+    @classmethod
+    def from_parts(cls, parts: ProcessorParts, *, token: str) -> GridImageRule:
+        """Read the geometry from a loaded image processor."""
+        images = parts.image_processor
+        if images is None:
+            raise ProcessorError(f"{parts.name}: no image processor was loaded, and this family needs one")
+        return cls(
+            placeholder=token,
+            token=token,
+            patch_size=images.patch_size,
+            merge_size=images.merge_size,
+            min_pixels=images.size["shortest_edge"],
+            max_pixels=images.size["longest_edge"],
+        )
+
+    def measure(self, height: int, width: int) -> ImageLayout:
+        """The layout of an image of this size; raises MediaError above the aspect-ratio limit."""
+        rows, columns = (side // self.patch_size for side in self.resized(height, width))
+        num_patches = rows * columns
+        return ImageLayout(
+            text=self.token,
+            runs=(num_patches // self.merge_size**2,),
+            num_patches=num_patches,
+            grid_thw=(1, rows, columns),
+            token_grid=(1, rows // self.merge_size, columns // self.merge_size),
+        )
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) after resizing. Source: ``smart_resize`` of the Qwen2-VL image processor."""
+        if max(height, width) / min(height, width) > MAX_ASPECT_RATIO:
+            raise MediaError(
+                f"an image of {width}x{height} is thinner than {MAX_ASPECT_RATIO}:1, which the processor refuses",
+                code="media.aspect_ratio",
+                hint="crop or pad it",
+            )
+        factor = self.patch_size * self.merge_size
+        # round() halves to even, as the processor does
+        new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
+        if new_height * new_width > self.max_pixels:
+            scale = math.sqrt(height * width / self.max_pixels)
+            new_height = max(factor, math.floor(height / scale / factor) * factor)
+            new_width = max(factor, math.floor(width / scale / factor) * factor)
+        elif new_height * new_width < self.min_pixels:
+            scale = math.sqrt(self.min_pixels / (height * width))
+            new_height = math.ceil(height * scale / factor) * factor
+            new_width = math.ceil(width * scale / factor) * factor
+        return new_height, new_width
+
+    def produced(self, tensors: dict[str, Tensor], index: int) -> object:
+        """The grid that the processor reports for the image at ``index``."""
+        return tuple(tensors["image_grid_thw"][index].tolist())
+
+    def expected(self, layout: ImageLayout) -> object:
+        """The grid predicted from the size."""
+        return layout.grid_thw
+
+
+def with_pixel_bounds(parts: ProcessorParts, min_pixels: int | None, max_pixels: int | None) -> ProcessorParts:
+    """The same parts with other area bounds; a bound of None keeps the processor's own. Raises ConfigError."""
+    images = parts.image_processor
+    if images is None:
+        raise ConfigError(f"{parts.name}: pixel bounds were given, but there is no image processor")
+    low = images.size["shortest_edge"] if min_pixels is None else min_pixels
+    high = images.size["longest_edge"] if max_pixels is None else max_pixels
+    if low > high:
+        raise ConfigError(f"min_pixels {low} is above max_pixels {high}: set both")
+    settings = {**images.to_dict(), "size": {"shortest_edge": low, "longest_edge": high}}
+    # an older spelling of the same bounds would win over size
+    settings.pop("min_pixels", None)
+    settings.pop("max_pixels", None)
+    return dataclasses.replace(parts, image_processor=type(images).from_dict(settings))

@@ -1,0 +1,109 @@
+"""Media still compressed in; their token counts from the headers, and later the processor's tensors, out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from PIL import Image
+from torch import Tensor
+
+from packloom.config import SampleLimits
+from packloom.errors import MediaError, ProcessorError
+from packloom.task_encoders.family import ImageLayout, ImageRule
+from packloom.task_encoders.images import decode_rgb, read_header
+from packloom.task_encoders.limits import check_images, check_pixels
+from packloom.task_encoders.processors import ProcessorParts
+from packloom.types import EncodedMedia, Media
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageLoader:
+    """Measures images by their headers and processes them with the family's own image processor.
+
+    ``rule`` is None for a text-only processor: then any image is refused.
+    """
+
+    parts: ProcessorParts
+    rule: ImageRule | None
+
+    def measure(self, media: Sequence[Media], limits: SampleLimits) -> list[tuple[EncodedMedia, ImageLayout]]:
+        """Each medium with its layout, nothing decoded. Raises MediaError or BudgetError."""
+        measured = [self._measure(item, limits) for item in media]
+        check_images([encoded for encoded, _ in measured], limits)
+        return measured
+
+    def _measure(self, media: Media, limits: SampleLimits) -> tuple[EncodedMedia, ImageLayout]:
+        if media.kind != "image" or self.rule is None:
+            raise MediaError(
+                f"{media.name} is {media.kind}, which this encoder ({self.parts.name}) does not take",
+                code="media.unsupported",
+            )
+        header = read_header(media)
+        check_pixels(media.name, header.height, header.width, limits)
+        layout = self.rule.measure(header.height, header.width)
+        encoded = EncodedMedia(
+            media=media,
+            height=header.height,
+            width=header.width,
+            num_tokens=sum(layout.runs),
+            num_patches=layout.num_patches,
+            grid_thw=layout.grid_thw,
+        )
+        return encoded, layout
+
+    def load(self, media: Sequence[EncodedMedia]) -> dict[str, Tensor]:
+        """Decode and process one sample's media; raises MediaError if a count differs from the predicted one."""
+        if not media or self.rule is None:
+            return {}
+        images = [decode_rgb(item.media) for item in media]
+        for item, image in zip(media, images, strict=True):
+            if image.size != (item.width, item.height):
+                raise MediaError(
+                    f"{item.media.name}: the header says {item.width}x{item.height}, the pixels are"
+                    f" {image.width}x{image.height}",
+                    code="media.size_differs",
+                )
+        tensors = self._process(images)
+        for index, item in enumerate(media):
+            self._compare(item.media.name, tensors, index, self.rule.measure(item.height, item.width))
+        return tensors
+
+    def _process(self, images: Sequence[Image.Image]) -> dict[str, Tensor]:
+        try:
+            return dict(self.parts.image_processor(images=list(images), return_tensors="pt"))  # type: ignore[misc]
+        except ValueError as error:  # how image processors refuse a size or a shape
+            raise MediaError(f"the image processor refuses an image: {error}", code="media.refused") from error
+
+    def _compare(self, name: str, tensors: dict[str, Tensor], index: int, layout: ImageLayout) -> None:
+        if self.rule is None:
+            return
+        expected, produced = self.rule.expected(layout), self.rule.produced(tensors, index)
+        if expected != produced:
+            raise MediaError(
+                f"{name}: {expected} was predicted from the header, but the processor made {produced}",
+                code="media.count_differs",
+            )
+
+    def prove_geometry(self, *, probe_upper_bound: bool) -> None:
+        """Run the processor on synthetic images and compare with the rule: a setting without effect is found here.
+
+        Sizes: one below and one above the lower bound, thin ones, and (where asked, for it costs memory) one above the
+        upper bound. Raises ProcessorError.
+        """
+        if self.rule is None:
+            return
+        sizes = [(20, 20), (150, 220), (31, 190)]
+        if probe_upper_bound:
+            side = math.isqrt(int(self.parts.image_processor.size["longest_edge"] * 1.3)) + 1  # type: ignore[union-attr]
+            sizes.append((side, side))
+        for height, width in sizes:
+            try:
+                tensors = self._process([Image.new("RGB", (width, height), (90, 120, 150))])
+                self._compare(f"a synthetic {width}x{height} image", tensors, 0, self.rule.measure(height, width))
+            except MediaError as error:
+                raise ProcessorError(
+                    f"{self.parts.name}: {error.reason}; this version of transformers treats images in a way that"
+                    " packloom does not know, or a pixel bound has no effect"
+                ) from error

@@ -1,0 +1,68 @@
+"""A model type or a processor class in, the task encoder of that family out."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from packloom.errors import ConfigError, ProcessorError
+
+if TYPE_CHECKING:
+    from packloom.task_encoders.base import TaskEncoder
+
+ENTRY_POINT_GROUP = "packloom.task_encoders"
+
+#: model_type → "module:class" of the built-in encoders.
+BUILT_IN = {
+    "qwen2_vl": "packloom.task_encoders.qwen_vl:Qwen2VLTaskEncoder",
+    "qwen2_5_vl": "packloom.task_encoders.qwen_vl:Qwen2_5VLTaskEncoder",
+    "qwen3_vl": "packloom.task_encoders.qwen_vl:Qwen3VLTaskEncoder",
+    "qwen3_vl_moe": "packloom.task_encoders.qwen_vl:Qwen3VLTaskEncoder",
+}
+
+#: Processor class → model_type, for processors whose config.json is absent or unknown.
+PROCESSOR_CLASSES = {
+    "Qwen2VLProcessor": "qwen2_vl",
+    "Qwen2_5_VLProcessor": "qwen2_5_vl",
+    "Qwen3VLProcessor": "qwen3_vl",
+}
+
+_registered: dict[str, type[TaskEncoder]] = {}
+
+
+def register_task_encoder(model_type: str, encoder: type[TaskEncoder]) -> None:
+    """Use ``encoder`` for every processor of this ``model_type``, before the built-in one.
+
+    A package can do the same without a call, with an entry point in the group ``packloom.task_encoders``.
+    """
+    if not model_type or not isinstance(encoder, type):
+        raise ConfigError(f"register_task_encoder takes a model type and a class, got {model_type!r} and {encoder!r}")
+    _registered[model_type] = encoder
+
+
+def find_encoder(*, model_type: str | None, processor_class: str | None, name: str) -> type[TaskEncoder]:
+    """Look in the user's registrations, then in entry points, then among the built-ins; raises ProcessorError."""
+    by_class = PROCESSOR_CLASSES.get(processor_class or "")
+    for candidate in (model_type, by_class):
+        found = _lookup(candidate) if candidate else None
+        if found is not None:
+            return found
+    raise ProcessorError(
+        f"{name}: no task encoder for model_type {model_type!r} (processor class {processor_class!r});"
+        f" known: {', '.join(sorted(BUILT_IN | _registered))}. Pass model_type=..., or register your own with"
+        " packloom.register_task_encoder"
+    )
+
+
+def _lookup(model_type: str) -> type[TaskEncoder] | None:
+    if model_type in _registered:
+        return _registered[model_type]
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=model_type):
+        loaded: type[TaskEncoder] = entry.load()
+        return loaded
+    if model_type not in BUILT_IN:
+        return None
+    module, _, attribute = BUILT_IN[model_type].partition(":")
+    built_in: type[TaskEncoder] = getattr(importlib.import_module(module), attribute)
+    return built_in

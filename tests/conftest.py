@@ -1,0 +1,86 @@
+"""What every test shares: an offline, two-threaded session, torchvision where it can be had, and the shared material.
+
+``../shared`` beside the repository holds real processors and cases; tests that need it skip where it is absent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+
+import torch
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SHARED = REPOSITORY.parent / "shared"
+
+
+def _repair_torchvision() -> None:
+    """Where torchvision is installed but its plain import fails, import it through tests/support."""
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        importlib.import_module("torchvision")
+    except (ImportError, RuntimeError):
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        support = str(Path(__file__).resolve().parent / "support")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [support, os.environ.get("PYTHONPATH")]))
+        spec = importlib.util.spec_from_file_location("packloom_tests_support", f"{support}/sitecustomize.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[spec.name] = module
+        importlib.import_module("torchvision")
+
+
+_repair_torchvision()  # before any test imports transformers
+torch.set_num_threads(min(2, os.cpu_count() or 1))
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder of shared test material beside the repository."""
+    if not SHARED.is_dir():
+        pytest.skip("needs ../shared (real processors and cases) beside the repository")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def processor_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``processor_dir("qwen2_5_vl")``: a folder that holds that family's real processor."""
+    target = tmp_path_factory.mktemp("processors")
+
+    def unpacked(family: str) -> Path:
+        script = SHARED / "processors" / "materialize.py"
+        if not (script.parent / family).is_dir():
+            pytest.skip(f"needs ../shared/processors/{family} beside the repository")
+        spec = importlib.util.spec_from_file_location("materialize", script)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return Path(module.materialize(family, target))
+
+    return unpacked
+
+
+@pytest.fixture(scope="session")
+def cases(shared_dir: Path) -> list[dict[str, Any]]:
+    """The rows of conversations.jsonl, each with the outcome that it must have."""
+    lines = (shared_dir / "cases" / "conversations.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def needs_torchvision() -> None:
+    """For a test that compares with torchvision's image backend."""
+    pytest.importorskip("torchvision", reason="torchvision is not installed: compares with its image backend")
