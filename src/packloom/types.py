@@ -52,6 +52,8 @@ class Message:
     tool_calls: tuple[Mapping[str, Any], ...] = ()
     reasoning: str | None = None
     loss: bool | None = None
+    name: str | None = None  # of a tool whose result this is, or of a speaker
+    tool_call_id: str | None = None
 
     @property
     def text(self) -> str:

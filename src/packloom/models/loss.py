@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from packloom.errors import BatchError
-from packloom.models.segments import is_packed, physical_boundaries, text_positions
+from packloom.models.segments import is_packed, physical_boundaries
 from packloom.types import IGNORE_INDEX
 
 
@@ -63,8 +63,6 @@ def lm_loss(logits: Tensor, *, targets: Tensor) -> tuple[Tensor, Tensor, dict[st
     """
     if logits.shape[:-1] != targets.shape:
         raise BatchError(f"logits {list(logits.shape)} do not fit targets {list(targets.shape)}: want [B, S, V]")
-    loss = F.cross_entropy(
-        logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum"
-    )
+    loss = cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
     num_tokens = (targets != IGNORE_INDEX).sum().to(torch.int)
     return loss, num_tokens, {"lm loss": torch.stack([loss.detach(), num_tokens.to(loss.dtype)])}

@@ -24,13 +24,14 @@ def physical_boundaries(batch: Mapping[str, Any]) -> Tensor:
     ids = batch["input_ids"]
     if ids.ndim != 2 or ids.shape[0] != 1:
         raise BatchError(f"a packed batch is one row: input_ids must be [1, T], got {list(ids.shape)}")
-    name = "cu_seqlens_q_padded" if "cu_seqlens_q_padded" in batch else "cu_seqlens_q"
-    boundaries: Tensor = batch[name]
-    values = boundaries.tolist()
-    rising = all(left < right for left, right in zip(values, values[1:], strict=False))
-    if values[:1] != [0] or values[-1] != ids.shape[1] or not rising:
-        raise BatchError(f"{name} must rise from 0 to T = {ids.shape[1]} without an empty segment, got {values}")
-    return boundaries.to(torch.int32)
+    logical: Tensor = batch["cu_seqlens_q"]
+    physical: Tensor = batch.get("cu_seqlens_q_padded", logical)
+    values = physical.tolist()
+    if values[:1] != [0] or values[-1] != ids.shape[1] or bool((physical.diff() <= 0).any()):
+        raise BatchError(f"segment boundaries must rise from 0 to T = {ids.shape[1]}, got {values}")
+    if logical.shape != physical.shape or bool((logical.diff() > physical.diff()).any()):
+        raise BatchError(f"cu_seqlens_q {logical.tolist()} does not fit into cu_seqlens_q_padded {values}")
+    return physical.to(torch.int32)
 
 
 def text_positions(boundaries: Tensor) -> Tensor:

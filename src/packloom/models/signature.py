@@ -1,11 +1,11 @@
-"""A model goes in; what its forward can be given comes out."""
+"""A model and the arguments meant for it go in; the arguments that its forward takes come out."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from torch import nn
@@ -13,29 +13,74 @@ from transformers import PreTrainedConfig
 
 from packloom.errors import BatchError, CapabilityError
 
-# Layer types (transformers, configuration_utils) whose attention reads the mask that keeps segments apart. Recurrent
-# and convolutional layers carry state over a boundary, and would do so in silence.
-_PACKABLE_LAYERS = frozenset(("full_attention", "sliding_attention", "chunked_attention", "sparse", "dense"))
+# Read below any module's forward, so no signature names them; they travel in **kwargs.
+_TRAVELLERS = frozenset(("use_cache", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"))
 
-# A model that has no argument for these does not need them.
+# A model without an argument for these does not need them.
 _DROPPABLE = frozenset(("mm_token_type_ids", "token_type_ids", "use_cache"))
+
+# Layer types (names of transformers' configs) whose attention reads the mask that keeps segments apart. Recurrent and
+# convolutional layers would carry state over a boundary, in silence.
+_PACKABLE_LAYERS = frozenset(("full_attention", "sliding_attention", "chunked_attention"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardSignature:
-    """The arguments of the outermost forward that names ``input_ids``: wrappers like DDP hide theirs."""
+    """What the outermost forward that names ``input_ids`` takes; wrappers like DDP name nothing themselves.
+
+    If no module names ``input_ids``, nothing is known, and a forward with ``**kwargs`` takes all.
+    """
 
     direct: frozenset[str]  # named by that forward itself
-    nested: frozenset[str]  # named by a module inside it, reached through its **kwargs
+    nested: frozenset[str]  # named by some module inside the model
+    open: bool  # it passes **kwargs on
 
     @classmethod
     def of(cls, model: nn.Module) -> ForwardSignature:
-        """Read from the classes of the model's modules, once per class."""
-        named = [_parameters(type(module)) for module in model.modules()]
-        entry = next((names for names in named if "input_ids" in names), named[0])
-        takes_any = entry & _CATCH_ALL
-        return cls(direct=entry, nested=frozenset().union(*named) if takes_any else frozenset())
+        """Read from the classes of the model's modules, each class once per process."""
+        signatures = [_parameters(type(module).forward) for module in model.modules()]
+        direct, is_open = next((entry for entry in signatures if "input_ids" in entry[0]), signatures[0])
+        return cls(direct=direct, nested=frozenset().union(*(names for names, _ in signatures)), open=is_open)
 
-    def names(self, argument: str) -> bool:
-        """True if the forward, or a module that its ``**kwargs`` reach, has this argument."""
-        return argument in self.direct or argument in self.nested
+    def takes(self, name: str) -> bool:
+        """True if an argument of this name reaches the code that reads it."""
+        if name in self.direct or not self.open:
+            return name in self.direct
+        return name in self.nested or name in _TRAVELLERS or "input_ids" not in self.direct
+
+
+@cache
+def _parameters(forward: Callable[..., Any]) -> tuple[frozenset[str], bool]:
+    parameters = inspect.signature(forward).parameters.values()
+    named = frozenset(p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+    return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def fit_arguments(arguments: Mapping[str, Any], signature: ForwardSignature) -> dict[str, Any]:
+    """``arguments`` without those that the model has no use for.
+
+    Raises BatchError for one that it should read but does not name: through ``**kwargs`` it would vanish in silence.
+    """
+    unread = {name for name in arguments if not signature.takes(name)}
+    lost = sorted(name for name in unread - _DROPPABLE if arguments[name] is not None)
+    if lost:
+        raise BatchError(
+            f"the model's forward takes no {', '.join(lost)}: either the batch was made for another model family, or "
+            "a wrapper around the model has to name these arguments in its forward"
+        )
+    return {name: value for name, value in arguments.items() if name not in unread}
+
+
+def refuse_stateful_layers(model: nn.Module) -> None:
+    """Raise CapabilityError if a Hugging Face model has layers that would mix the segments of a packed row."""
+    configs = (vars(module).get("config") for module in model.modules())
+    config = next((item for item in configs if isinstance(item, PreTrainedConfig)), None)
+    if config is None:
+        return
+    layer_types = vars(config.get_text_config()).get("layer_types") or ()
+    mixing = sorted(set(layer_types) - _PACKABLE_LAYERS)
+    if mixing:
+        raise CapabilityError(
+            f"{config.model_type} has {', '.join(mixing)} layers, which do not keep packed segments apart: "
+            'use layout="padded" for this model'
+        )

@@ -13,15 +13,16 @@ from typing_extensions import Unpack
 from packloom.collates.collate import collate
 from packloom.config import SampleConfig, SampleSettings
 from packloom.errors import ConfigError, MaskError, ProcessorError, SampleError
-from packloom.task_encoders import masking, prompt
+from packloom.task_encoders import prompt
 from packloom.task_encoders.control_tokens import ControlTokens
 from packloom.task_encoders.cookers import Cooker, cook
 from packloom.task_encoders.family import Family
 from packloom.task_encoders.limits import fit_length
+from packloom.task_encoders.masking import AssistantMasks, terminator_ids
 from packloom.task_encoders.media import ImageLoader
 from packloom.task_encoders.processors import ProcessorParts, load_parts, parts_of
 from packloom.task_encoders.registry import find_encoder
-from packloom.task_encoders.template import ChatTemplate, find_payloads
+from packloom.task_encoders.template import ChatTemplate
 from packloom.types import Batch, ChatSample, EncodedSample, LabelShift, Layout, RawSample, Row
 
 
@@ -39,7 +40,6 @@ class TaskEncoder:
         self.config = config or SampleConfig()
         self.cooker = cooker
         self.parts = _with_bounds(parts, self.family, self.config)
-        self.boundaries = masking.resolve_boundaries(self.parts, self.family.boundaries)
         self.control_tokens = ControlTokens.of(self.parts, self.family)
         self.template = ChatTemplate(
             parts=self.parts, content=self.family.content, variables=dict(self.family.template_variables)
@@ -48,6 +48,12 @@ class TaskEncoder:
         self.image_rule = self.family.image_rule(self.parts) if has_images and self.family.image_rule else None
         self.images = ImageLoader(parts=self.parts, rule=self.image_rule)
         self.images.prove_geometry(probe_upper_bound=self.config.max_pixels is not None)
+        self.masks = AssistantMasks(
+            family=self.family,
+            template=self.template,
+            placeholder=self.image_rule.placeholder if self.image_rule else None,
+            terminators=terminator_ids(self.parts, self.family),
+        )
         self.media_id = self._token_id(self.image_rule.token) if self.image_rule else None
         self.media_ids = np.array([self._token_id(token) for token in self.family.media_tokens], dtype=np.int64)
 
@@ -166,9 +172,12 @@ class TaskEncoder:
         self.control_tokens.refuse_in(chat)
         media = self.images.measure(chat.media, self.config.limits)
         layouts = [layout for _, layout in media]
-        text = prompt.place_images(self.template.render(chat), self.image_rule, layouts)
-        compact = prompt.tokenise(self.parts, text, self.media_id, layouts)
-        mask = self._mask(chat, compact)
+        plan, texts = self.masks.plan(chat, self.template.render(chat))
+        compact = prompt.build_prompt(self.parts, plan.skeleton, texts, layouts, self.media_id)
+        prompt.prove_origin(compact, plan.skeleton, self.control_tokens.ids)
+        mask = self.masks.mask(compact, plan, chat) & ~np.isin(compact.ids, self.media_ids)
+        if not mask.any():
+            raise MaskError("every assistant turn is marked loss=False: nothing to train on", code="mask.empty")
         sample = EncodedSample(
             key=chat.key,
             source=chat.source,
@@ -181,17 +190,6 @@ class TaskEncoder:
             media=tuple(encoded for encoded, _ in media),
         )
         return fit_length(sample, self.config, self.media_ids)
-
-    def _mask(self, chat: ChatSample, compact: prompt.Prompt) -> np.ndarray:
-        """[C] bool: the assistant's tokens, proved."""
-        payloads = find_payloads(chat, compact.text)
-        self.control_tokens.prove_origin(compact.ids, compact.offsets[:, 0], payloads)
-        spans = masking.find_spans(compact.ids, self.boundaries)
-        turns = masking.prove_spans(spans, chat, compact.text, compact.offsets)
-        mask = masking.loss_mask(len(compact.ids), spans, turns) & ~np.isin(compact.ids, self.media_ids)
-        if not mask.any():
-            raise MaskError("every assistant turn is marked loss=False: nothing to train on", code="mask.empty")
-        return mask
 
     def _token_tensors(self, compact: prompt.Prompt) -> dict[str, torch.Tensor]:
         if not self.family.token_types:

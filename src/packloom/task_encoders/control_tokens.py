@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -49,22 +48,3 @@ class ControlTokens:
                     code="mask.control_token_in_text",
                     hint="remove it or write it differently",
                 )
-
-    def prove_origin(self, ids: np.ndarray, starts: np.ndarray, payloads: Iterable[tuple[int, int]]) -> None:
-        """Check on the tokens themselves that no control token lies inside a payload's characters.
-
-        ``ids`` [L] are the tokens, ``starts`` [L] their first characters, ``payloads`` ordered, disjoint ranges.
-        """
-        ranges = np.array(list(payloads), dtype=np.int64).reshape(-1, 2)
-        if not len(ranges):
-            return
-        control = starts[np.isin(ids, self.ids)]
-        index = np.searchsorted(ranges[:, 0], control, side="right") - 1
-        inside = (index >= 0) & (control < ranges[index, 1])
-        if inside.any():
-            raise MaskError(
-                f"the tokenizer reads a control token inside the sample's own text (character {control[inside][0]} of"
-                " the rendering)",
-                code="mask.control_token_in_text",
-                hint="remove it or write it differently",
-            )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from numpy import ndarray
@@ -22,6 +22,14 @@ class Boundary:
 
     start: str
     ends: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thinking:
+    """How a template writes the reasoning of an assistant turn."""
+
+    open: str  # what data write inline before reasoning, e.g. "<think>"
+    close: str  # and after it; what follows it in the rendering, white space included, is the answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +58,21 @@ class ImageRule(Protocol):
     @property
     def token(self) -> str:
         """The media token that is repeated."""
+        ...
+
+    @property
+    def model_keys(self) -> tuple[str, ...]:
+        """The image processor's tensors that the model reads."""
+        ...
+
+    @property
+    def helper_keys(self) -> tuple[str, ...]:
+        """Its other tensors, which only count tokens and go no further."""
+        ...
+
+    @property
+    def call_options(self) -> Mapping[str, Any]:
+        """What the family's processor class passes to its image processor on every call."""
         ...
 
     def measure(self, height: int, width: int) -> ImageLayout:
@@ -90,7 +113,13 @@ class Family:
     image_rule: Callable[[ProcessorParts], ImageRule] | None = None
     pixel_bounds: PixelBounds | None = None  # None: this family's images have a fixed size
     media_tokens: tuple[str, ...] = ()  # never trained on, wherever they stand
+    prompt_prefixes: tuple[str, ...] = ()  # behind the header, supplied by inference: e.g. an empty thought
+    final_end: str = ""  # stop token that the template leaves out after the last turn, and we write
+    thinking: Thinking | None = None  # None: the template knows no reasoning
     payload_tokens: frozenset[str] = frozenset()  # special tokens that user data may spell, e.g. for grounding
-    content: Literal["parts", "string"] = "parts"  # the form of message content that the template renders in full
+    media_joins: Mapping[str, str] = field(default_factory=dict)  # media key → how rows are joined, if not "concat"
+    content: Literal["parts", "string", "string_without_media"] = (
+        "parts"  # the form of message content that the template renders in full
+    )
     token_types: bool = False  # emit mm_token_type_ids (0 text, 1 image)
     template_variables: tuple[tuple[str, Any], ...] = ()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -26,6 +28,9 @@ class GridImageRule:
     merge_size: int
     min_pixels: int
     max_pixels: int
+    model_keys: tuple[str, ...] = ("pixel_values", "image_grid_thw")
+    helper_keys: tuple[str, ...] = ()
+    call_options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_parts(cls, parts: ProcessorParts, *, token: str) -> GridImageRule:

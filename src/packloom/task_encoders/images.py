@@ -71,6 +71,8 @@ def _unreadable(media: Media, error: Exception) -> MediaError:
 
 
 def _orientation(image: Image.Image, data: bytes) -> int:
+    if image.format == "TIFF":
+        return 1  # Pillow turns these itself, size and pixels
     if image.format == "PNG" and "exif" not in image.info and b"eXIf" not in data:
         return 1  # Pillow would decode the pixels to look for a late chunk
     try:

@@ -1,130 +1,114 @@
-"""Token ids and declared turn boundaries in, proved assistant spans out."""
+"""A conversation and its rendering in; where its texts stand and which tokens are trained on, proved, out."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from packloom.errors import MaskError, ProcessorError
-from packloom.task_encoders.family import Boundary
+from packloom.task_encoders.family import Family
 from packloom.task_encoders.processors import ProcessorParts
-from packloom.types import ChatSample, Message, TextPart
+from packloom.task_encoders.prompt import Prompt
+from packloom.task_encoders.skeleton import Skeleton, fill, render_skeleton, shape_of
+from packloom.task_encoders.template import ChatTemplate
+from packloom.task_encoders.turns import Place, TurnSpan, find_turns
+from packloom.types import ChatSample
+
+_KNOWN_SHAPES = 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
-    """Trained tokens start..end, end exclusive; the last of them is the terminator."""
+class Plan:
+    """What is the same for all conversations of one shape."""
 
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenBoundary:
-    """A Boundary as token ids."""
-
-    start_ids: tuple[int, ...]
-    end_ids: tuple[tuple[int, ...], ...]
+    skeleton: Skeleton
+    spans: tuple[TurnSpan, ...]
 
 
-def resolve_boundaries(parts: ProcessorParts, boundaries: Sequence[Boundary]) -> tuple[TokenBoundary, ...]:
-    """The ids of each boundary with this tokenizer; raises ProcessorError if an end is not one known token."""
-    return tuple(
-        TokenBoundary(
-            start_ids=_ids(parts, boundary.start),
-            end_ids=tuple(_terminator(parts, end) for end in boundary.ends),
-        )
-        for boundary in boundaries
-    )
+@dataclass(frozen=True, kw_only=True)
+class AssistantMasks:
+    """Finds the assistant's tokens of one family with one template.
+
+    The search runs once per shape of conversation (roles, parts, what is empty) on the template's own writing, and is
+    proved there; each row is then proved to be that shape with its own texts in it.
+    """
+
+    family: Family
+    template: ChatTemplate
+    placeholder: str | None
+    terminators: Mapping[str, int]  # text of each turn end → its token id
+    _plans: dict[Hashable, Plan] = field(default_factory=dict, compare=False, repr=False)
+
+    def plan(self, chat: ChatSample, rendered: str) -> tuple[Plan, list[str]]:
+        """The plan of this conversation's shape, and the text of each piece of its skeleton in ``rendered``.
+
+        Raises MaskError or CookError.
+        """
+        plan = self._find(chat)
+        try:
+            return plan, fill(plan.skeleton, chat, rendered, self.placeholder)
+        except MaskError:
+            plan = self._find(chat, fresh=True)  # a template may write the date
+            return plan, fill(plan.skeleton, chat, rendered, self.placeholder)
+
+    def _find(self, chat: ChatSample, *, fresh: bool = False) -> Plan:
+        shape = shape_of(chat)
+        if fresh or shape not in self._plans:
+            if len(self._plans) >= _KNOWN_SHAPES:
+                self._plans.clear()
+            self._plans[shape] = self._make(chat)
+        return self._plans[shape]
+
+    def _make(self, chat: ChatSample) -> Plan:
+        suffix = self.family.final_end if chat.messages[-1].role == "assistant" else ""
+        skeleton = render_skeleton(self.template, chat, placeholder=self.placeholder, suffix=suffix)
+        spans = find_turns(skeleton, chat, self.family.boundaries, self.family.prompt_prefixes)
+        return Plan(skeleton=skeleton, spans=spans)
+
+    def mask(self, prompt: Prompt, plan: Plan, chat: ChatSample) -> np.ndarray:
+        """[C] bool over the compact prompt: True on each trained turn, its terminator included."""
+        mask = np.zeros(len(prompt.ids), dtype=bool)
+        for span in plan.spans:
+            if chat.messages[span.message].loss is False:
+                continue
+            start, end = _token_at(prompt, span.start), _token_at(prompt, span.end)
+            if prompt.ids[end] != self.terminators[span.terminator]:
+                raise MaskError(
+                    f"the turn end {span.terminator!r} of message {span.message} is not one token there",
+                    code="mask.terminator",
+                )
+            mask[start : end + 1] = True
+        return mask
 
 
-def _ids(parts: ProcessorParts, text: str) -> tuple[int, ...]:
-    return tuple(parts.tokenizer(text, add_special_tokens=False)["input_ids"])
+def terminator_ids(parts: ProcessorParts, family: Family) -> dict[str, int]:
+    """The token of every declared turn end; raises ProcessorError for one that this tokenizer does not have."""
+    ends = {end for boundary in family.boundaries for end in boundary.ends}
+    return {end: _one_token(parts, family, end) for end in sorted(ends)}
 
 
-def _terminator(parts: ProcessorParts, text: str) -> tuple[int, ...]:
-    ids = _ids(parts, text)
+def _one_token(parts: ProcessorParts, family: Family, text: str) -> int:
+    ids: Sequence[int] = parts.tokenizer(text, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
         raise ProcessorError(
-            f"{parts.name}: the turn end {text!r} is {len(ids)} tokens ({list(ids)}), not one: this tokenizer does not"
-            " belong to the declared family; pass the right model_type"
+            f"{parts.name}: the turn end {text!r} of the family {family.name} is {len(ids)} tokens here, not one:"
+            " pass the right model_type"
         )
-    return ids
+    return ids[0]
 
 
-def find_spans(ids: np.ndarray, boundaries: Sequence[TokenBoundary]) -> list[Span]:
-    """The spans between each start and the first end after it, in order. ``ids`` is [L].
-
-    Raises MaskError where a turn starts before the one before it has ended, or never ends.
-    """
-    found: list[Span] = []
-    for boundary in boundaries:
-        starts = _occurrences(ids, boundary.start_ids) + len(boundary.start_ids)
-        ends = np.sort(np.concatenate([_occurrences(ids, end) + len(end) for end in boundary.end_ids]))
-        nearest = np.searchsorted(ends, starts, side="right")
-        if len(starts) and nearest[-1] == len(ends):
-            raise MaskError(
-                f"the assistant turn that starts at token {starts[-1]} has no end", code="mask.unterminated"
-            )
-        found += [Span(start=int(s), end=int(e)) for s, e in zip(starts, ends[nearest], strict=True)]
-    found.sort(key=lambda span: span.start)
-    for before, after in itertools.pairwise(found):
-        if after.start < before.end:
-            raise MaskError(
-                f"an assistant turn starts at token {after.start}, inside the one of {before.start}..{before.end}",
-                code="mask.nested",
-            )
-    return found
-
-
-def _occurrences(ids: np.ndarray, pattern: Sequence[int]) -> np.ndarray:
-    """Where the pattern starts in ids."""
-    positions = np.flatnonzero(ids[: max(0, len(ids) - len(pattern) + 1)] == pattern[0])
-    for offset, token in enumerate(pattern[1:], start=1):
-        positions = positions[ids[positions + offset] == token]
-    return positions
-
-
-def prove_spans(spans: Sequence[Span], chat: ChatSample, rendered: str, offsets: np.ndarray) -> list[Message]:
-    """Prove that the spans are the assistant turns, one to one and in order, and return those turns.
-
-    ``offsets`` is [L, 2], the characters of each token in ``rendered``. Each span's text must be its turn's text; where
-    a turn has more than text (media, reasoning, tool calls), its texts must stand in the span in order. Raises
-    MaskError.
-    """
-    turns = [message for message in chat.messages if message.role == "assistant"]
-    if not turns:
-        raise MaskError("there is no assistant turn, so nothing to train on", code="mask.no_assistant")
-    if len(spans) != len(turns):
+def _token_at(prompt: Prompt, place: Place) -> int:
+    """The token whose first character is at this place."""
+    character = prompt.piece_starts[place.piece] + place.offset
+    index = int(np.searchsorted(prompt.offsets[:, 0], character, side="left"))
+    crossed = index > 0 and prompt.offsets[index - 1, 1] > character
+    if index == len(prompt.ids) or crossed:
         raise MaskError(
-            f"{len(turns)} assistant turns, but {len(spans)} spans were found in the tokens",
-            code="mask.span_count",
-            hint="a turn that starts with white space can merge with its header: strip it",
+            "a token lies across the edge of an assistant turn: the answer merges with the template's"
+            f" {prompt.text[max(0, character - 12) : character]!r}",
+            code="mask.merged_edge",
+            hint="strip white space at the start and end of the answer",
         )
-    for span, turn in zip(spans, turns, strict=True):
-        _prove_text(rendered[offsets[span.start, 0] : offsets[span.end - 1, 0]], turn)
-    return turns
-
-
-def _prove_text(found: str, turn: Message) -> None:
-    plain = not turn.tool_calls and turn.reasoning is None and all(isinstance(part, TextPart) for part in turn.parts)
-    if plain and found.strip() != turn.text.strip():
-        raise MaskError(f"the span holds {found!r}, but the turn says {turn.text!r}", code="mask.span_text")
-    position = 0
-    for part in turn.parts:
-        text = part.text.strip() if isinstance(part, TextPart) else ""
-        position = found.find(text, position)
-        if position < 0:
-            raise MaskError(f"the span {found!r} lacks the turn's text {text!r}", code="mask.span_text")
-        position += len(text)
-
-
-def loss_mask(num_tokens: int, spans: Sequence[Span], turns: Sequence[Message]) -> np.ndarray:
-    """[L] bool, True on the spans of turns that are to be trained on."""
-    mask = np.zeros(num_tokens, dtype=bool)
-    for span, turn in zip(spans, turns, strict=True):
-        mask[span.start : span.end] = turn.loss is not False
-    return mask
+    return index

@@ -68,13 +68,14 @@ class ImageLoader:
         tensors = self._process(images)
         for index, item in enumerate(media):
             self._compare(item.media.name, tensors, index, self.rule.measure(item.height, item.width))
-        return tensors
+        return {key: tensors[key] for key in self.rule.model_keys}
 
     def _process(self, images: Sequence[Image.Image]) -> dict[str, Tensor]:
         try:
-            return dict(self.parts.image_processor(images=list(images), return_tensors="pt"))  # type: ignore[misc]
+            made = self.parts.image_processor(images=list(images), return_tensors="pt", **self.rule.call_options)  # type: ignore[misc, union-attr]
         except ValueError as error:  # how image processors refuse a size or a shape
             raise MediaError(f"the image processor refuses an image: {error}", code="media.refused") from error
+        return dict(made)
 
     def _compare(self, name: str, tensors: dict[str, Tensor], index: int, layout: ImageLayout) -> None:
         if self.rule is None:
@@ -84,6 +85,13 @@ class ImageLoader:
             raise MediaError(
                 f"{name}: {expected} was predicted from the header, but the processor made {produced}",
                 code="media.count_differs",
+            )
+
+    def _check_keys(self, tensors: dict[str, Tensor]) -> None:
+        known = {*self.rule.model_keys, *self.rule.helper_keys} if self.rule else set()
+        if unknown := sorted(set(tensors) - known):
+            raise ProcessorError(
+                f"{self.parts.name}: the image processor gives {', '.join(unknown)}, which this family does not route"
             )
 
     def prove_geometry(self, *, probe_upper_bound: bool) -> None:
@@ -101,6 +109,7 @@ class ImageLoader:
         for height, width in sizes:
             try:
                 tensors = self._process([Image.new("RGB", (width, height), (90, 120, 150))])
+                self._check_keys(tensors)
                 self._compare(f"a synthetic {width}x{height} image", tensors, 0, self.rule.measure(height, width))
             except MediaError as error:
                 raise ProcessorError(

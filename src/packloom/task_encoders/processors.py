@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class ProcessorParts:
     image_processor: Any | None = None
     model_type: str | None = None
     processor_class: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the processor's own, e.g. image_seq_length
 
 
 def load_parts(name_or_path: str | Path, *, chat_template: str | None = None) -> ProcessorParts:
@@ -51,6 +52,7 @@ def load_parts(name_or_path: str | Path, *, chat_template: str | None = None) ->
         tokenizer=tokenizer,
         image_processor=image_processor,
         templates=[chat_template, settings.get("chat_template"), tokenizer.chat_template],
+        settings=settings,
         model_type=_config(name).get("model_type"),
         processor_class=settings.get("processor_class"),
     )
@@ -62,9 +64,11 @@ def parts_of(processor: Any, *, model_type: str | None = None, chat_template: st
         tokenizer = processor.tokenizer
         image_processor = processor.image_processor if "image_processor" in processor.get_attributes() else None
         templates = [chat_template, processor.chat_template, tokenizer.chat_template]
+        settings = processor.to_dict()
     elif isinstance(processor, PreTrainedTokenizerBase):
         tokenizer, image_processor = processor, None
         templates = [chat_template, tokenizer.chat_template]
+        settings = {}
     else:
         raise ProcessorError(
             f"expected a transformers processor or tokenizer, got {type(processor).__name__}:"
@@ -75,6 +79,7 @@ def parts_of(processor: Any, *, model_type: str | None = None, chat_template: st
         tokenizer=tokenizer,
         image_processor=image_processor,
         templates=templates,
+        settings=settings,
         model_type=model_type,
         processor_class=type(processor).__name__,
     )

@@ -1,4 +1,4 @@
-"""A rendered conversation and its image layouts in, expanded token ids and media places out."""
+"""The filled pieces of a skeleton and the image layouts in, expanded token ids and media places out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packloom.errors import CookError
-from packloom.task_encoders.family import ImageLayout, ImageRule, MediaBlock
+from packloom.errors import CookError, MaskError
+from packloom.task_encoders.family import ImageLayout, MediaBlock
 from packloom.task_encoders.processors import ProcessorParts
+from packloom.task_encoders.skeleton import Skeleton, Slot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,6 +18,7 @@ class Prompt:
     """A tokenised conversation in which each media token still stands once for its whole run."""
 
     text: str
+    piece_starts: Sequence[int]  # first character of each piece of the skeleton, and of its suffix
     ids: np.ndarray  # [C] int64, compact
     offsets: np.ndarray  # [C, 2] int64, characters of each token in text
     runs: np.ndarray  # [C] int64, how often each token is repeated: 1 for text
@@ -31,22 +33,33 @@ class Prompt:
         return int(self.runs.sum())
 
 
-def place_images(rendered: str, rule: ImageRule | None, layouts: Sequence[ImageLayout]) -> str:
-    """Put each image's compact text in the place of its placeholder; raises CookError if the counts differ."""
-    pieces = rendered.split(rule.placeholder) if rule is not None else [rendered]
-    if len(pieces) - 1 != len(layouts):
-        raise CookError(
-            f"the chat template renders {len(pieces) - 1} image placeholders for {len(layouts)} images",
-            code="template.image_count",
-            hint="move the images into user turns, where the template shows them",
-        )
-    return pieces[0] + "".join(layout.text + piece for layout, piece in zip(layouts, pieces[1:], strict=True))
-
-
-def tokenise(parts: ProcessorParts, text: str, media_id: int | None, layouts: Sequence[ImageLayout]) -> Prompt:
-    """Tokenise once, and bind the media tokens to the runs they stand for."""
+def build_prompt(
+    parts: ProcessorParts,
+    skeleton: Skeleton,
+    texts: Sequence[str],
+    layouts: Sequence[ImageLayout],
+    media_id: int | None,
+) -> Prompt:
+    """Put the images' compact texts in their places, tokenise once, and bind the media tokens to their runs."""
+    images = iter(layouts)
+    pieces = [
+        next(images).text if isinstance(piece, Slot) and piece.kind == "image" else text
+        for piece, text in zip(skeleton.pieces, texts, strict=True)
+    ]
+    pieces.append(skeleton.suffix)
+    text = "".join(pieces)
     encoded = parts.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ids = np.array(encoded["input_ids"], dtype=np.int64)
+    return Prompt(
+        text=text,
+        piece_starts=skeleton.starts(pieces),
+        ids=ids,
+        offsets=np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2),
+        runs=_runs(ids, media_id, layouts),
+    )
+
+
+def _runs(ids: np.ndarray, media_id: int | None, layouts: Sequence[ImageLayout]) -> np.ndarray:
     runs = np.ones(len(ids), dtype=np.int64)
     lengths = [run for layout in layouts for run in layout.runs]
     places = np.flatnonzero(ids == media_id) if media_id is not None else np.empty(0, dtype=np.int64)
@@ -56,8 +69,35 @@ def tokenise(parts: ProcessorParts, text: str, media_id: int | None, layouts: Se
             code="template.image_count",
         )
     runs[places] = lengths
-    offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
-    return Prompt(text=text, ids=ids, offsets=offsets, runs=runs)
+    return runs
+
+
+def prove_origin(prompt: Prompt, skeleton: Skeleton, control_ids: np.ndarray) -> None:
+    """Check on the tokens themselves that no control token lies inside a text of the data; raises MaskError.
+
+    ``control_ids`` [K] are the tokens that only the template may write.
+    """
+    ends = [*prompt.piece_starts[1:], len(prompt.text)]
+    ranges = np.array(
+        [
+            (start, end)
+            for piece, start, end in zip(skeleton.pieces, prompt.piece_starts, ends, strict=False)
+            if isinstance(piece, Slot) and piece.kind != "image"
+        ],
+        dtype=np.int64,
+    ).reshape(-1, 2)
+    control = prompt.offsets[np.isin(prompt.ids, control_ids), 0]
+    if not len(ranges) or not len(control):
+        return
+    index = np.searchsorted(ranges[:, 0], control, side="right") - 1
+    inside = (index >= 0) & (control < ranges[index, 1])
+    if inside.any():
+        raise MaskError(
+            "the tokenizer reads a control token inside the sample's own text"
+            f" {prompt.text[control[inside][0] :][:20]!r}",
+            code="mask.control_token_in_text",
+            hint="remove it or write it differently",
+        )
 
 
 def media_blocks(prompt: Prompt, media_id: int | None, layouts: Sequence[ImageLayout]) -> list[MediaBlock]:

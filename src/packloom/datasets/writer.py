@@ -1,0 +1,193 @@
+"""Raw samples enter, a folder of WebDataset tar shards with reproducible bytes leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from webdataset import TarWriter
+
+from packloom.datasets.parts import encode_parts
+from packloom.errors import ConfigError, SampleError, ShardError
+
+SHARD_NAME = "shard-{:06d}.tar"
+_SHARD_GLOB = "shard-[0-9][0-9][0-9][0-9][0-9][0-9]*.tar"
+
+
+def write_shards(
+    samples: Iterable[Mapping[str, Any]],
+    folder: str | Path,
+    *,
+    samples_per_shard: int = 1000,
+    max_shard_bytes: int = 1 << 30,
+    overwrite: bool = False,
+) -> list[Path]:
+    """Write ``shard-000000.tar``, ... into ``folder`` and return their paths in order.
+
+    A sample is ``{"__key__": "000123", "json": {...} or bytes, "0.jpg": bytes, ...}``. A dict under ``json`` is written
+    as UTF-8 with its keys in their own order, a str part as UTF-8; part names are lower-cased, as every reader does.
+    Other names in double underscores (``__url__``) are a reader's notes and are not written. A shard ends before it
+    has more than ``samples_per_shard`` samples or ``max_shard_bytes`` bytes; one sample over that gets its own shard.
+
+    Equal samples give equal bytes. Each shard is written under a hidden name, synced and then renamed, so what lies
+    under a final name is whole; after an error the shards finished before it stay, and nothing else. With
+    ``overwrite=True`` the old set is replaced at the very end, so it may be the source of ``samples``.
+
+    Raises SampleError (with the key) for a sample that could not be read back as it is, ShardError for a folder that
+    already holds shards or for no samples at all, ConfigError for a limit below 1.
+    """
+    for name, value in (("samples_per_shard", samples_per_shard), ("max_shard_bytes", max_shard_bytes)):
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}")
+    target = _prepare_folder(Path(folder), overwrite=overwrite)
+    shards = _ShardSet(target, samples_per_shard, max_shard_bytes, rename_at_end=overwrite)
+    seen: set[str] = set()
+    try:
+        for number, sample in enumerate(samples):
+            key, parts = encode_parts(sample, number=number)
+            if key in seen:
+                hint = "give every sample of a set its own key"
+                raise SampleError("this key was already written", key=key, code="write.duplicate_key", hint=hint)
+            seen.add(key)
+            shards.add(key, parts)
+        return shards.finish()
+    finally:
+        shards.discard_unfinished()
+
+
+def _prepare_folder(folder: Path, *, overwrite: bool) -> Path:
+    """Create the folder; refuse one that holds tar files that this call may not replace."""
+    if folder.exists() and not folder.is_dir():
+        raise ShardError(f"{folder} is a file: name a folder to write shards into")
+    folder.mkdir(parents=True, exist_ok=True)
+    ours = set(folder.glob(_SHARD_GLOB))
+    foreign = sorted(path.name for path in folder.glob("*.tar") if path not in ours)
+    if foreign:
+        raise ShardError(
+            f"{folder} holds {len(foreign)} other tar file(s), e.g. {foreign[0]}, which a reader of the folder would"
+            " mix with the new shards: write into an empty folder"
+        )
+    if ours and not overwrite:
+        raise ShardError(
+            f"{folder} already holds {len(ours)} shard(s): pass overwrite=True to replace them, or name another folder"
+        )
+    for leftover in folder.glob(".shard-*.tar.partial"):  # of a run that was killed
+        leftover.unlink()
+    return folder
+
+
+class _ShardSet:
+    """The shards of one call: the open one, those that wait for their final name, and those that have it."""
+
+    def __init__(self, folder: Path, max_samples: int, max_bytes: int, *, rename_at_end: bool) -> None:
+        self.folder = folder
+        self.max_samples = max_samples
+        self.max_bytes = max_bytes
+        self.rename_at_end = rename_at_end
+        self.open: _OpenShard | None = None
+        self.waiting: list[tuple[Path, Path]] = []  # (hidden, final)
+        self.done: list[Path] = []
+
+    def add(self, key: str, parts: Mapping[str, bytes]) -> None:
+        size = sum(_member_bytes(f"{key}.{name}", len(data)) for name, data in parts.items())
+        shard = self.open
+        if shard is not None and (
+            shard.num_samples == self.max_samples or _archive_bytes(shard.num_bytes + size) > self.max_bytes
+        ):
+            self._close()
+            shard = None
+        if shard is None:
+            name = SHARD_NAME.format(len(self.waiting) + len(self.done))
+            shard = self.open = _OpenShard(self.folder / f".{name}.partial", self.folder / name)
+        shard.write(key, parts, size)
+
+    def finish(self) -> list[Path]:
+        if self.open is None:
+            raise ShardError(f"no samples were given, so no shard was written into {self.folder}")
+        self._close()
+        if self.rename_at_end:
+            self._rename()
+        return self.done
+
+    def discard_unfinished(self) -> None:
+        """Remove every file that did not get its final name; after ``finish`` there is none."""
+        for hidden, _ in self.waiting:
+            hidden.unlink(missing_ok=True)
+        if self.open is not None:
+            self.open.discard()
+
+    def _close(self) -> None:
+        if self.open is not None:
+            self.open.close()
+            self.waiting.append((self.open.hidden, self.open.final))
+            self.open = None
+        if not self.rename_at_end:
+            self._rename()
+
+    def _rename(self) -> None:
+        if self.rename_at_end:  # the old set may be longer than the new one
+            for stale in set(self.folder.glob(_SHARD_GLOB)) - {final for _, final in self.waiting}:
+                stale.unlink()
+        while self.waiting:
+            hidden, final = self.waiting[0]
+            os.replace(hidden, final)
+            self.done.append(final)
+            del self.waiting[0]
+        _sync_folder(self.folder)
+
+
+class _OpenShard:
+    """A tar file that is being written under its hidden name."""
+
+    def __init__(self, hidden: Path, final: Path) -> None:
+        self.hidden = hidden
+        self.final = final
+        self.num_samples = 0
+        self.num_bytes = 0
+        self.file: BinaryIO = hidden.open("wb")
+        # Fixed owner, mode and time: equal samples must give equal bytes.
+        self.tar = TarWriter(self.file, user="", group="", mode=0o644, mtime=0, encoder=False)
+
+    def write(self, key: str, parts: Mapping[str, bytes], size: int) -> None:
+        for name, data in parts.items():  # one call per part, since TarWriter sorts the parts of a call
+            self.tar.write({"__key__": key, name: data})
+        self.num_samples += 1
+        self.num_bytes += size
+
+    def close(self) -> None:
+        self.tar.close()
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.file.close()
+
+    def discard(self) -> None:
+        self.hidden.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a full disk, which stopped the writing, would hide its error with another
+            self.tar.close()
+            self.file.close()
+
+
+def _member_bytes(name: str, size: int) -> int:
+    """What a member of ``size`` bytes takes in a tar, header blocks included (a long name needs several)."""
+    header = len(tarfile.TarInfo(name).tobuf(tarfile.DEFAULT_FORMAT))
+    return header + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+
+
+def _archive_bytes(member_bytes: int) -> int:
+    """The size of a tar with these members: two zero blocks close it, then whole records."""
+    return -(-(member_bytes + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the renames last through a power cut, where the system can open a folder."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,74 @@
+"""A data iterator and a model go in; the model's logits and the function that turns them into a loss come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from packloom.errors import BatchError, ConfigError
+from packloom.models.device import to_device
+from packloom.models.hf import hf_model_inputs
+from packloom.models.loss import lm_loss, next_token_targets
+from packloom.models.segments import is_packed
+from packloom.models.signature import ForwardSignature, fit_arguments, refuse_stateful_layers
+from packloom.types import IGNORE_INDEX
+
+LossFunc = Callable[[Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
+
+
+def forward_step(
+    data_iterator: Iterator[Mapping[str, Any]], model: nn.Module, *, attn: str = "sdpa"
+) -> tuple[Tensor, LossFunc]:
+    """One forward pass of a Megatron-style loop over a plain Hugging Face model: ``(output, loss_func)``.
+
+    Takes the next batch, routes its finished fields to the arguments of the model, and moves them to the device of
+    its first parameter. ``loss_func(output)`` gives ``(loss_sum, num_tokens, {"lm loss": [loss_sum, num_tokens]})``,
+    see ``lm_loss``. ``output`` holds logits [B, K, V]: if the model takes ``logits_to_keep``, K counts only the
+    positions with a target in some row, which saves most of the memory; else K is the whole length.
+
+    The batch is best left on the CPU until here. ``attn`` is as for ``hf_model_inputs``; bind it with
+    ``functools.partial``. Wrappers (DDP, FSDP, PEFT) are fine.
+
+    Raises StopIteration when the iterator is exhausted, BatchError for a batch that breaks the contract or has a
+    field that the model does not take, and CapabilityError for a packed batch and a model that cannot pack.
+    """
+    batch = _next_batch(data_iterator)
+    if is_packed(batch):
+        refuse_stateful_layers(model)
+    signature = ForwardSignature.of(model)
+    inputs = fit_arguments(hf_model_inputs(batch, attn=attn, extra=signature.direct), signature)
+    targets = next_token_targets(batch)
+    if "logits_to_keep" in signature.direct:
+        inputs["logits_to_keep"] = columns = _columns_with_targets(targets)
+        targets = targets[:, columns]
+    device = _device(model, default=targets.device)
+    output = model(**to_device(inputs, device))
+    logits = output if isinstance(output, Tensor) else output.logits
+    return logits, partial(lm_loss, targets=targets.to(logits.device, non_blocking=logits.device.type != "cpu"))
+
+
+def _next_batch(data_iterator: Iterator[Mapping[str, Any]]) -> Mapping[str, Any]:
+    if not isinstance(data_iterator, Iterator):
+        raise ConfigError(
+            f"forward_step reads from an iterator of batches, got {type(data_iterator).__name__}; pass iter(loader), "
+            "and give every rank that runs the model one"
+        )
+    batch = next(data_iterator)
+    if not isinstance(batch, Mapping):
+        raise BatchError(f"a batch is a mapping from field name to tensor, got {type(batch).__name__}")
+    return batch
+
+
+def _columns_with_targets(targets: Tensor) -> Tensor:
+    """Never empty, since not every kernel takes a matrix without rows; a column too many has no target."""
+    columns = (targets != IGNORE_INDEX).any(dim=0).nonzero()[:, 0]
+    return columns if len(columns) else columns.new_zeros(1)
+
+
+def _device(model: nn.Module, *, default: torch.device) -> torch.device:
+    first = next(model.parameters(), None)
+    return default if first is None else first.device

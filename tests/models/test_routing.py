@@ -1,0 +1,75 @@
+"""route: which stage reads what, and that no key vanishes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from packloom.errors import BatchError, ConfigError
+from packloom.models import route
+from packloom.types import Batch
+
+PIXELS = {"pixel_values"}
+LOSS = {"labels", "loss_mask", "label_shift"}
+METADATA = {"source_sample_num", "num_input_tokens", "num_loss_tokens", "sample_keys", "layout"}
+EVERY_STAGE = {
+    "input_ids",
+    "position_ids",
+    "attention_mask",
+    "padding_mask",
+    "pack_segment_ids",
+    "cu_seqlens_q",
+    "cu_seqlens_kv",
+    "cu_seqlens_q_padded",
+    "cu_seqlens_kv_padded",
+    "max_seqlen_q",
+    "max_seqlen_kv",
+    "mm_token_type_ids",
+    "image_grid_thw",
+}
+BATCH = {name: torch.zeros(1) for name in EVERY_STAGE | PIXELS | LOSS | METADATA}
+
+
+@pytest.mark.parametrize(
+    ("stage", "keys"),
+    [
+        ("first", EVERY_STAGE | PIXELS),
+        ("middle", EVERY_STAGE),
+        ("last", EVERY_STAGE | LOSS),
+        ("all", EVERY_STAGE | PIXELS | LOSS),
+    ],
+)
+def test_each_stage_gets_its_fields(stage, keys):
+    routed = route(BATCH, stage)
+    assert routed.keys() == keys
+    assert all(routed[name] is BATCH[name] for name in keys)
+
+
+def test_every_field_of_the_contract_is_known():
+    assert Batch.__annotations__.keys() == BATCH.keys()
+
+
+@pytest.mark.parametrize("stage", ["first", "middle", "last", "all"])
+def test_an_unknown_key_is_refused_and_named(stage):
+    with pytest.raises(BatchError, match="no stage is known to read 'mystery'"):
+        route(BATCH | {"mystery": torch.zeros(1)}, stage)
+
+
+def test_extra_keys_reach_every_stage():
+    batch = BATCH | {"mystery": torch.zeros(1)}
+    assert all("mystery" in route(batch, stage, extra=["mystery"]) for stage in ("first", "middle", "last", "all"))
+    assert "absent" not in route(BATCH, "all", extra=["absent"])
+
+
+def test_absent_fields_stay_absent():
+    assert route({"input_ids": BATCH["input_ids"], "sample_keys": ["a"]}, "all").keys() == {"input_ids"}
+
+
+def test_an_unknown_stage_is_refused():
+    with pytest.raises(ConfigError, match="stage must be one of first, middle, last, all, got 'second'"):
+        route(BATCH, "second")
+
+
+def test_a_batch_is_a_mapping():
+    with pytest.raises(BatchError, match="got list"):
+        route([BATCH], "all")

