@@ -1,4 +1,4 @@
-"""What every test shares: an offline, two-threaded session, torchvision where it can be had, and the shared material.
+"""What every test shares: an offline, one-threaded session, torchvision where it can be had, and the shared material.
 
 ``../shared`` beside the repository holds real processors and cases; tests that need it skip where it is absent.
 """
@@ -18,7 +18,7 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("OMP_NUM_THREADS", str(min(2, os.cpu_count() or 1)))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
@@ -45,7 +45,7 @@ def _repair_torchvision() -> None:
 
 
 _repair_torchvision()  # before any test imports transformers
-torch.set_num_threads(min(2, os.cpu_count() or 1))
+torch.set_num_threads(1)  # tiny models gain nothing from more, and on a busy machine threads wait for each other
 
 
 @pytest.fixture(scope="session")

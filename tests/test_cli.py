@@ -104,7 +104,7 @@ def test_demo_passes_its_options_on_and_ends_with_a_table(call, fake_demo: list[
     result = call("demo", "--steps", "4", "--samples", "7", "--out", "o", "--processor", "p")
     assert result.status == 0
     assert fake_demo == [DemoSettings(out=Path("o"), processor="p", num_samples=7, num_steps=4, seed=0)]
-    for text in ("fill ratio", "80.0%", "1 × mask.empty", "4.00 → 3.00, falls", "next", "packloom demo --processor"):
+    for text in ("fill ratio", "80.0%", "1 × mask.empty", "4.00 → 3.00, falls", "Next: packloom demo --processor"):
         assert text in result.out
 
 

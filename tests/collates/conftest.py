@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def row_lists() -> st.SearchStrategy[list[Row]]:
 def _segments(batch: Mapping[str, Any]) -> list[slice]:
     logical = batch["cu_seqlens_q"].tolist()
     physical = batch.get("cu_seqlens_q_padded", batch["cu_seqlens_q"]).tolist()
-    lengths = [stop - start for start, stop in zip(logical, logical[1:], strict=False)]
+    lengths = [stop - start for start, stop in pairwise(logical)]
     return [slice(start, start + length) for start, length in zip(physical, lengths, strict=False)]
 
 

@@ -119,7 +119,7 @@ def test_rows_longer_than_the_fixed_length(make_row: MakeRow) -> None:
     rows = [make_row([1] * 5, key="x"), make_row([1] * 4, key="y")]
     with pytest.raises(BatchError, match=r"2 samples take 9 tokens .* length is 8: 'x' 5, 'y' 4"):
         collate_packed(rows, pad_id=0, label_shift="none", length=8)
-    with pytest.raises(BatchError, match="take 16 tokens .* a multiple of 8"):
+    with pytest.raises(BatchError, match=r"take 16 tokens .* a multiple of 8"):
         collate_packed(rows, pad_id=0, label_shift="none", length=8, segment_multiple=8)
 
 

@@ -1,11 +1,8 @@
-"""Tiny real Qwen-VL models, samples made for them by hand, and collates written out the long way."""
+"""Tiny real Qwen-VL models, and rows made for them without a processor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +10,7 @@ import transformers
 
 from packloom.types import EncodedSample, Row
 
-IMAGE, VIDEO, VISION_START, VISION_END, PAD = 1, 2, 3, 4, 0
+IMAGE, VIDEO, VISION_START, VISION_END = 1, 2, 3, 4  # 0 is the padding
 VOCABULARY = 48
 
 _TEXT = {
@@ -113,83 +110,3 @@ def make_row(models: dict[str, torch.nn.Module]) -> Callable[..., Row]:
         return Row(sample=sample, media_tensors=media)
 
     return build
-
-
-def _labels(row: Row, shift: str) -> torch.Tensor:
-    own = torch.where(row.sample.loss_mask, row.sample.input_ids, -100)
-    return own if shift == "none" else torch.cat([own[1:], torch.tensor([-100])])
-
-
-def _finish(batch: dict[str, Any], rows: list[Row], shift: str) -> dict[str, Any]:
-    for name in ("pixel_values", "image_grid_thw"):
-        found = [row.media_tensors[name] for row in rows if name in row.media_tensors]
-        if found:
-            batch[name] = torch.cat(found)
-    batch["loss_mask"] = (batch["labels"] != -100).float()
-    return batch | {
-        "label_shift": shift,
-        "source_sample_num": len(rows),
-        "num_input_tokens": sum(row.sample.num_tokens for row in rows),
-        "num_loss_tokens": sum(int(row.sample.loss_mask[1:].sum()) for row in rows),
-        "sample_keys": [row.sample.key for row in rows],
-    }
-
-
-def _pack(rows: list[Row], *, shift: str = "next_token", multiple: int = 1, length: int = 0) -> dict[str, Any]:
-    parts: dict[str, list[torch.Tensor]] = {}
-    logical, physical, used = [0], [0], 0
-    for index, row in enumerate(rows):
-        size = row.sample.num_tokens
-        room = -(-size // multiple) * multiple
-        if index == len(rows) - 1:
-            room = max(room, length - used)
-        used += room
-        logical.append(logical[-1] + size)
-        physical.append(used)
-        gap = (0, room - size)
-        pad = torch.nn.functional.pad
-        for name, value in {
-            "input_ids": pad(row.sample.input_ids, gap, value=PAD),
-            "labels": pad(_labels(row, shift), gap, value=-100),
-            "position_ids": pad(row.sample.position_ids, gap),
-            "mm_token_type_ids": pad(row.sample.token_tensors["mm_token_type_ids"], gap),
-            "pack_segment_ids": pad(torch.full((size,), index + 1), gap),
-        }.items():
-            parts.setdefault(name, []).append(value)
-    batch: dict[str, Any] = {name: torch.cat(values, dim=-1).unsqueeze(-2) for name, values in parts.items()}
-    batch["attention_mask"] = None
-    batch["padding_mask"] = batch["pack_segment_ids"] == 0
-    for side in ("q", "kv"):
-        batch[f"cu_seqlens_{side}"] = torch.tensor(logical, dtype=torch.int32)
-        if logical != physical:
-            batch[f"cu_seqlens_{side}_padded"] = torch.tensor(physical, dtype=torch.int32)
-        batch[f"max_seqlen_{side}"] = max(b - a for a, b in pairwise(physical))
-    return _finish(batch | {"layout": "packed"}, rows, shift)
-
-
-def _pad(rows: list[Row], *, shift: str = "next_token", left: bool = False) -> dict[str, Any]:
-    width = max(row.sample.num_tokens for row in rows)
-
-    def stack(tensors: list[torch.Tensor], value: int, dim: int = 0) -> torch.Tensor:
-        gaps = [width - tensor.shape[-1] for tensor in tensors]
-        sides = [(gap, 0) if left else (0, gap) for gap in gaps]
-        padded = [torch.nn.functional.pad(t, side, value=value) for t, side in zip(tensors, sides, strict=True)]
-        return torch.stack(padded, dim=dim)
-
-    mask = stack([torch.ones_like(row.sample.input_ids) for row in rows], 0)
-    batch = {
-        "input_ids": stack([row.sample.input_ids for row in rows], PAD),
-        "labels": stack([_labels(row, shift) for row in rows], -100),
-        "position_ids": stack([row.sample.position_ids for row in rows], 0, dim=1),
-        "mm_token_type_ids": stack([row.sample.token_tensors["mm_token_type_ids"] for row in rows], 0),
-        "attention_mask": mask,
-        "padding_mask": mask == 0,
-        "pack_segment_ids": mask,
-    }
-    return _finish(batch | {"layout": "padded"}, rows, shift)
-
-
-@pytest.fixture
-def by_hand() -> SimpleNamespace:
-    """``by_hand.pack(rows, shift=, multiple=, length=)`` and ``by_hand.pad(rows, shift=, left=)``: batches."""
-    return SimpleNamespace(pack=_pack, pad=_pad)

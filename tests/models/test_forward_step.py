@@ -8,16 +8,18 @@ import pytest
 import torch
 from transformers import Qwen3_5ForConditionalGeneration
 
+from packloom.collates import collate_packed
 from packloom.errors import BatchError, CapabilityError, ConfigError
-from packloom.models import forward_step
-from packloom.models.signature import refuse_stateful_layers
+from packloom.models import forward_step, hf_model_inputs
+from packloom.models.signature import check_packable
 
 FAMILY = "qwen2_5_vl"
 
 
 @pytest.fixture
-def batch(make_row, by_hand):
-    return by_hand.pack([make_row(FAMILY, 3, (4, 6), 5, seed=1), make_row(FAMILY, 8, seed=2)], multiple=4)
+def batch(make_row):
+    rows = [make_row(FAMILY, 3, (4, 6), 5, seed=1), make_row(FAMILY, 8, seed=2)]
+    return collate_packed(rows, pad_id=0, label_shift="next_token", segment_multiple=4)
 
 
 class Stub(torch.nn.Module):
@@ -138,5 +140,16 @@ def test_layers_that_carry_state_over_a_boundary_are_refused(batch):
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
-def test_attention_only_models_may_pack(models, family):
-    refuse_stateful_layers(models[family])
+def test_one_axis_positions_do_not_pack_for_a_model_with_mrope(models, batch, family):
+    check_packable(models[family], batch["position_ids"])
+    with pytest.raises(
+        BatchError, match=rf"{family} wants mRoPE positions \[3, 1, T\] for a packed batch, got \[1, 20\]"
+    ):
+        check_packable(models[family], torch.arange(20)[None])
+
+
+def test_a_packed_batch_is_checked_against_the_model(models, batch):
+    text = {name: value for name, value in batch.items() if name not in ("pixel_values", "image_grid_thw")}
+    text["position_ids"] = hf_model_inputs(batch)["position_ids"][0]
+    with pytest.raises(BatchError, match="wants mRoPE positions"):
+        forward_step(iter([text]), models[FAMILY])

@@ -9,6 +9,7 @@ import torch
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, flash_attention_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from packloom.collates import collate_packed
 from packloom.errors import BatchError
 from packloom.models import hf_model_inputs
 
@@ -105,6 +106,7 @@ def test_labels_are_given_shifted_when_asked():
     [
         (packed(position_ids=...), "no position_ids"),
         (padded(attention_mask=...), "no attention_mask"),
+        (padded(attention_mask=None), "no attention_mask"),
         (padded(input_ids=...), "no input_ids"),
         (padded(position_ids=torch.arange(6)), r"must be \[2, 6\] like input_ids, or \[3, 2, 6\]"),
         (packed(position_ids=torch.zeros(4, 1, 12, dtype=torch.int64)), r"got \[4, 1, 12\]"),
@@ -153,9 +155,10 @@ def flash_like(monkeypatch):
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
-def test_flash_boundaries_isolate_like_the_positions(models, make_row, by_hand, flash_like, monkeypatch, family):
+def test_flash_boundaries_isolate_like_the_positions(models, make_row, flash_like, monkeypatch, family):
     model = models[family]
-    batch = by_hand.pack([make_row(family, 3, (4, 6), 5, seed=1), make_row(family, (4, 4), 9, seed=2)], multiple=4)
+    rows = [make_row(family, 3, (4, 6), 5, seed=1), make_row(family, (4, 4), 9, seed=2)]
+    batch = collate_packed(rows, pad_id=0, label_shift="none", segment_multiple=4)
     with torch.no_grad():
         want = model(**hf_model_inputs(batch)).logits
         for config in (model.config, model.config.text_config, model.config.vision_config):

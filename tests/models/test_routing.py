@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from packloom.collates import CORE_FIELDS, EXTRA_FIELDS, MEDIA_FIELDS
 from packloom.errors import BatchError, ConfigError
 from packloom.models import route
 from packloom.types import Batch
@@ -47,6 +48,11 @@ def test_each_stage_gets_its_fields(stage, keys):
 
 def test_every_field_of_the_contract_is_known():
     assert Batch.__annotations__.keys() == BATCH.keys()
+
+
+def test_everything_a_collate_can_make_is_known():
+    made = {field.name: None for field in (*CORE_FIELDS, *EXTRA_FIELDS, *MEDIA_FIELDS)}
+    assert route(made, "all") == made
 
 
 @pytest.mark.parametrize("stage", ["first", "middle", "last", "all"])

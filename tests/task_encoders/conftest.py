@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packloom.task_encoders import TaskEncoder
 from PIL import Image
+
+from packloom.config import SampleConfig
+from packloom.task_encoders import TaskEncoder
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +53,12 @@ def encoder_of(processor_dir: Callable[[str], Any]) -> Callable[..., TaskEncoder
     made: dict[Any, TaskEncoder] = {}
 
     def make(family: str, **settings: Any) -> TaskEncoder:
+        if family not in made:
+            made[family] = TaskEncoder.from_pretrained(processor_dir(family))
+        first = made[family]
         key = (family, tuple(sorted(settings.items())))
-        if key not in made:
-            made[key] = TaskEncoder.from_pretrained(processor_dir(family), **settings)
+        if key not in made:  # the tokenizer and the image processor are loaded once
+            made[key] = type(first)(first.parts, config=SampleConfig(**settings))
         return made[key]
 
     return make

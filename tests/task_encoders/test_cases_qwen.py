@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+
 from packloom.errors import BudgetError, MediaError, SampleError
 from packloom.types import EncodedSample
 
@@ -24,6 +25,13 @@ def raw(case: dict[str, Any], picture: bytes) -> dict[str, Any]:
     return {"__key__": case["id"], "json": {"messages": case["messages"], "tools": case.get("tools")}, **images}
 
 
+def outcome(encoder: Any, row: dict[str, Any]) -> tuple[EncodedSample | None, SampleError | None]:
+    try:
+        return encoder.encode_sample(row), None
+    except SampleError as error:
+        return None, error
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shared_conversations(family, cases, encoder_of, shared_dir):
     picture = (shared_dir / "cases/images/hopper_orientation_6.jpg").read_bytes()
@@ -33,9 +41,8 @@ def test_shared_conversations(family, cases, encoder_of, shared_dir):
         if case["outcome"] not in seen or case["id"] == "image-past-max-length":
             continue
         expected = [text + "<|im_end|>" for text in case["supervised"] or []]
-        try:
-            sample = encoder.encode_sample(raw(case, picture))
-        except SampleError as error:
+        sample, error = outcome(encoder, raw(case, picture))
+        if error is not None:
             assert case["outcome"] != "ok", f"{case['id']}: {error}"
             assert error.key == case["id"]
             assert error.reason
@@ -73,9 +80,11 @@ def test_over_long_rows_by_policy(family, cases, encoder_of, picture):
 def test_reasoning_and_tools(family, cases, encoder_of, picture):
     by_id = {case["id"]: raw(case, picture(60, 60)) for case in cases}
     encoder = encoder_of(family)
-    # none of the three templates renders reasoning_content: the answers alone are trained on
-    reasoned = spans(encoder.encode_sample(by_id["reasoning-content"]), encoder.parts.tokenizer)
-    assert reasoned == ["6<|im_end|>", "20<|im_end|>"]
+    # none of the three templates renders reasoning_content: it is lost by the user's own word only
+    with pytest.raises(SampleError, match=r"drops the reasoning.*thinking='drop'"):
+        encoder.encode_sample(by_id["reasoning-content"])
+    answers = encoder_of(family, thinking="drop").encode_sample(by_id["reasoning-content"])
+    assert spans(answers, encoder.parts.tokenizer) == ["6<|im_end|>", "20<|im_end|>"]
     if family != "qwen3_vl":
         with pytest.raises(SampleError, match="drops the tool call 'get_weather'"):
             encoder.encode_sample(by_id["tool-call-and-result"])

@@ -6,13 +6,14 @@ import json
 import pickle
 import shutil
 
-import packloom
 import pytest
 import torch
+from transformers import AutoTokenizer
+
+import packloom
 from packloom.config import SampleLimits
 from packloom.errors import BudgetError, ConfigError, CookError, MaskError, ProcessorError
 from packloom.task_encoders.qwen_vl import Qwen2_5VLTaskEncoder, Qwen3VLTaskEncoder
-from transformers import AutoTokenizer
 
 
 def row(*messages: dict[str, object], **parts: object) -> dict[str, object]:
@@ -78,9 +79,7 @@ def test_what_cannot_be_loaded_says_why(processor_dir, tmp_path):
     with pytest.raises(ProcessorError, match="cannot load a processor from"):
         packloom.TaskEncoder.from_pretrained(tmp_path)
     with pytest.raises(ProcessorError, match=r"no task encoder for model_type 'martian'.*register_task_encoder"):
-        packloom.TaskEncoder.from_processor(
-            AutoTokenizer.from_pretrained(processor_dir("qwen2_5_vl")), model_type="martian"
-        )
+        packloom.TaskEncoder.from_pretrained(processor_dir("qwen2_5_vl"), model_type="martian")
     with pytest.raises(ProcessorError, match="expected a transformers processor or tokenizer, got str"):
         packloom.TaskEncoder.from_processor("Qwen/Qwen2-VL")
 
@@ -144,15 +143,18 @@ def test_grounding_marks_are_data(encoder_of):
 
 
 def test_a_text_that_the_template_drops_is_refused(processor_dir):
-    deaf = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content[0].text }}<|im_end|>\n{% endfor %}"
+    deaf = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content[0].type == 'image' %}<|image_pad|>{% endif %}"
+        "{{ m.content[-1].text }}<|im_end|>\n{% endfor %}"
+    )
     encoder = packloom.TaskEncoder.from_pretrained(processor_dir("qwen2_5_vl"), chat_template=deaf)
     two_parts = {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}
-    with pytest.raises(MaskError, match=r"drops the text 'two' of message 0 \(user\)"):
+    with pytest.raises(MaskError, match=r"drops the text 'one' of message 0 \(user\)"):
         encoder.encode_sample(row(two_parts, ANSWER))
 
 
 def test_an_answer_that_merges_with_its_header_is_refused(encoder_of):
-    with pytest.raises(MaskError, match="lies across the edge of an assistant turn.*strip white space"):
+    with pytest.raises(MaskError, match=r"lies across the edge of an assistant turn.*strip white space"):
         encoder_of("qwen3_vl").encode_sample(row(USER, {"role": "assistant", "content": "\n\nHello"}))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
+from transformers import Qwen2VLImageProcessorPil
+
 from packloom import TaskEncoder
 from packloom.errors import ConfigError, MediaError, ProcessorError
 from packloom.task_encoders.grid_images import GridImageRule
-from PIL import Image
-from transformers import Qwen2VLImageProcessorPil
 
 BOUNDS = [(3136, 200_704), (56 * 56, 28 * 28 * 16), (65_536, 65_536), (1, 10_000_000)]
 EXTREMES = [(1, 1), (1, 200), (200, 1), (3000, 40), (40, 3000), (27, 28), (14, 14), (15, 2999), (41, 41), (70, 42)]

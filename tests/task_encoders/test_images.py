@@ -6,10 +6,11 @@ import io
 
 import numpy as np
 import pytest
+from PIL import Image, ImageOps
+
 from packloom.errors import MediaError
 from packloom.task_encoders.images import decode_rgb, read_header
 from packloom.types import Media
-from PIL import Image, ImageOps
 
 
 def media(image: Image.Image, form: str, **options: object) -> Media:

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from packloom.errors import MaskError
 from packloom.task_encoders.family import Boundary
 from packloom.task_encoders.skeleton import Skeleton, Slot, fill
@@ -26,7 +27,7 @@ def slot(message: int) -> Slot:
 
 
 def found(skeleton: Skeleton, sample: ChatSample, *boundaries: Boundary, prefixes: tuple[str, ...] = ()) -> list:
-    spans = find_turns(skeleton, sample, boundaries or (CHATML,), prefixes)
+    spans = find_turns(skeleton, sample, boundaries or (CHATML,), prompt_prefixes=prefixes)
     return [(s.message, (s.start.piece, s.start.offset), (s.end.piece, s.end.offset), s.terminator) for s in spans]
 
 

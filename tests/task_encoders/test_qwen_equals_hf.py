@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from packloom.task_encoders import TaskEncoder
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
@@ -17,6 +16,8 @@ from transformers.models.qwen2_vl import modeling_qwen2_vl
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.models.qwen3_vl import modeling_qwen3_vl
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
+
+from packloom.task_encoders import TaskEncoder
 
 FAMILIES = {
     "qwen2_vl": (Qwen2VLProcessor, modeling_qwen2_vl.Qwen2VLModel),
@@ -34,7 +35,7 @@ SIZES = {
 class ImagesOnly:
     """Stands in for the video processor, which transformers refuses to make without torchvision."""
 
-    model_input_names: list[str] = []
+    model_input_names = ()
 
 
 def hf_processor(family: str, folder: Any, backend: str, monkeypatch: pytest.MonkeyPatch) -> Any:

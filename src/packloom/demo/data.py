@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -96,7 +96,7 @@ def _photo(name: str) -> bytes:
     return (resources.files(require("skimage")) / "data" / name).read_bytes()
 
 
-def _sample(key: str, turns: list[tuple[str, Any]], images: dict[str, bytes | None]) -> RawSample:
+def _sample(key: str, turns: list[tuple[str, Any]], images: Mapping[str, bytes | None]) -> RawSample:
     """A raw sample in the shard layout: OpenAI-style messages, their image parts name the files beside them.
 
     An answer or an image that is None is left out.

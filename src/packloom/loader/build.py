@@ -9,12 +9,13 @@ from typing import Any, Literal, TypedDict
 
 from typing_extensions import Unpack
 
-from packloom.config import DataConfig, SourceConfig
+from packloom.config import DataConfig, SampleConfig, SourceConfig
 from packloom.datasets.shards import expand_paths
 from packloom.errors import ConfigError
 from packloom.loader.loader import Loader
 from packloom.loader.pipeline import Encoder, Recipe
 from packloom.packing import PackFunction
+from packloom.task_encoders import TaskEncoder
 from packloom.types import LabelShift, Layout
 
 
@@ -95,12 +96,8 @@ def _override(config: DataConfig, settings: dict[str, Any]) -> DataConfig:
 
 def _complete(config: DataConfig, encoder: Encoder) -> DataConfig:
     """The config with the pack length filled in, checked against the encoder."""
-    stated, longest = config.sample.max_length, encoder.max_length
-    if stated is not None and stated != longest:
-        raise ConfigError(
-            f"sample.max_length is {stated}, but the encoder was built with max_length {longest}: build it with"
-            " SampleConfig's values, or leave them out of this config"
-        )
+    _check_sample_settings(config.sample, encoder)
+    longest = encoder.max_length
     if config.loader.layout == "padded":
         return config
     length = config.packing.pack_length or longest
@@ -116,3 +113,19 @@ def _complete(config: DataConfig, encoder: Encoder) -> DataConfig:
             f"pack_length {length} is not a multiple of pad_to_multiple_of {config.loader.pad_to_multiple_of}"
         )
     return replace(config, packing=replace(config.packing, pack_length=length))
+
+
+def _check_sample_settings(stated: SampleConfig, encoder: Encoder) -> None:
+    """Refuse sample settings that were stated here, but not given to the encoder, which alone obeys them."""
+    if stated == SampleConfig():
+        return
+    hint = "build it with SampleConfig's values, or leave the sample settings out of this config"
+    if stated.max_length is not None and stated.max_length != encoder.max_length:
+        raise ConfigError(
+            f"sample.max_length is {stated.max_length}, but the encoder's is {encoder.max_length}: {hint}"
+        )
+    if isinstance(encoder, TaskEncoder) and stated != encoder.config:
+        names = [
+            item.name for item in fields(stated) if getattr(stated, item.name) != getattr(encoder.config, item.name)
+        ]
+        raise ConfigError(f"the encoder was built with other sample settings ({', '.join(names)}): {hint}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,13 +14,20 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from packloom.datasets.policy import Quarantine, SkipRecord
 from packloom.datasets.shards import read_shard
-from packloom.errors import ShardError, TooManyErrors
+from packloom.errors import PackloomError, ShardError, TooManyErrors
 from packloom.loader.pipeline import Delivery, Pipeline, Recipe, no_good_samples
 from packloom.rng import derive_seed
 from packloom.types import Batch
 
 #: ``Loader.skip_records`` keeps the latest; the quarantine file has them all.
 MAX_SKIP_RECORDS = 1000
+
+
+class WorkerTraceback(Exception):
+    """The traceback of an error in a worker process, as the cause of the error that is raised here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
 
 
 class Loader:
@@ -50,7 +58,7 @@ class Loader:
         for delivery in self._deliveries():
             self._record(delivery)
             if delivery.failure is not None:
-                raise delivery.failure
+                raise delivery.failure from (WorkerTraceback(delivery.traceback) if self._has_workers else None)
             if delivery.batch is not None:
                 num_batches += 1
                 self._count(delivery.batch)
@@ -71,7 +79,7 @@ class Loader:
 
     def _deliveries(self) -> DataLoader[Delivery]:
         settings = self.config.loader
-        has_workers = settings.num_workers > 0
+        has_workers = self._has_workers
         # A generator of its own: DataLoader would else draw from, and so change, the user's global one.
         generator = torch.Generator().manual_seed(derive_seed(self.config.source.seed, "loader") >> 1)
         return DataLoader(
@@ -84,6 +92,10 @@ class Loader:
             worker_init_fn=_init_worker if has_workers else None,
             generator=generator,
         )
+
+    @property
+    def _has_workers(self) -> bool:
+        return self.config.loader.num_workers > 0
 
     def _record(self, delivery: Delivery) -> None:
         self._next_epoch = max(self._next_epoch, delivery.epoch + 1)
@@ -127,13 +139,21 @@ class _DeliveryStream(IterableDataset[Delivery]):
         worker = get_worker_info()
         number, num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
         place = self.recipe.config.distribution
-        pipeline = Pipeline(
-            self.recipe, slot=place.dp_rank * num_workers + number, num_slots=place.dp_size * num_workers
-        )
-        return pipeline.deliveries()
+        slot, num_slots = place.dp_rank * num_workers + number, place.dp_size * num_workers
+        for delivery in Pipeline(self.recipe, slot=slot, num_slots=num_slots).deliveries():
+            yield _portable(delivery) if worker else delivery
 
 
-def _unchanged(delivery: Delivery) -> Delivery:
+def _portable(delivery: Delivery) -> Delivery:
+    """The delivery with a failure that pickles: a queue of processes drops what does not, and its reader would wait."""
+    try:
+        pickle.dumps(delivery.failure)
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return replace(delivery, failure=PackloomError(str(delivery.failure)))
+    return delivery
+
+
+def _unchanged(delivery: Any) -> Any:
     return delivery
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from traceback import format_exc
 from typing import Protocol
 
 from packloom.config import DataConfig
@@ -61,6 +62,7 @@ class Delivery:
     batch: Batch | None = None
     skips: list[SkipRecord] = field(default_factory=list)
     failure: PackloomError | None = None
+    traceback: str = ""  # of the failure, since exceptions lose theirs on the way to another process
 
 
 class Pipeline:
@@ -88,7 +90,7 @@ class Pipeline:
             for batch in batches:
                 yield Delivery(epoch=self.epoch, batch=batch, skips=self.policy.take_records())
         except PackloomError as error:
-            yield Delivery(epoch=self.epoch, skips=self.policy.take_records(), failure=error)
+            yield Delivery(epoch=self.epoch, skips=self.policy.take_records(), failure=error, traceback=format_exc())
             return
         yield Delivery(epoch=self.epoch, skips=self.policy.take_records())
 
@@ -133,9 +135,10 @@ class Pipeline:
         source = self.config.source
         rounds = self.num_slots if source.shuffle else 1  # after so many epochs a slot has seen all that it can
         num_dry = num_skipped = 0
-        for self.epoch in count(self.epoch) if source.epochs is None else range(self.epoch, self.epoch + source.epochs):
+        for epoch in count(self.epoch) if source.epochs is None else range(self.epoch, self.epoch + source.epochs):
+            self.epoch = epoch
             num_good, num_before = 0, self.policy.counts.total()
-            for sample in self._encoded(self.epoch):
+            for sample in self._encoded(epoch):
                 num_good += 1
                 yield sample
             num_dry = 0 if num_good else num_dry + 1

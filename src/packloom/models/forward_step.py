@@ -14,7 +14,7 @@ from packloom.models.device import to_device
 from packloom.models.hf import hf_model_inputs
 from packloom.models.loss import lm_loss, next_token_targets
 from packloom.models.segments import is_packed
-from packloom.models.signature import ForwardSignature, fit_arguments, refuse_stateful_layers
+from packloom.models.signature import ForwardSignature, check_packable, fit_arguments
 from packloom.types import IGNORE_INDEX
 
 LossFunc = Callable[[Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
@@ -31,16 +31,17 @@ def forward_step(
     positions with a target in some row, which saves most of the memory; else K is the whole length.
 
     The batch is best left on the CPU until here. ``attn`` is as for ``hf_model_inputs``; bind it with
-    ``functools.partial``. Wrappers (DDP, FSDP, PEFT) are fine.
+    ``functools.partial``. Wrappers that pass arguments on, like DDP, are fine.
 
     Raises StopIteration when the iterator is exhausted, BatchError for a batch that breaks the contract or has a
-    field that the model does not take, and CapabilityError for a packed batch and a model that cannot pack.
+    field that the model does not take, and CapabilityError for a packed batch and a model with layers that do not keep
+    its segments apart.
     """
     batch = _next_batch(data_iterator)
-    if is_packed(batch):
-        refuse_stateful_layers(model)
     signature = ForwardSignature.of(model)
     inputs = fit_arguments(hf_model_inputs(batch, attn=attn, extra=signature.direct), signature)
+    if is_packed(batch):
+        check_packable(model, batch["position_ids"])
     targets = next_token_targets(batch)
     if "logits_to_keep" in signature.direct:
         inputs["logits_to_keep"] = columns = _columns_with_targets(targets)

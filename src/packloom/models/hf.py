@@ -43,8 +43,8 @@ def hf_model_inputs(
     Cheapest on a batch that is still on the CPU. Raises BatchError for a batch that breaks the batch contract.
     """
     fields = route(batch, "all", extra=extra)
-    for name in ("input_ids", "position_ids", "attention_mask"):
-        if name not in fields and not (name == "attention_mask" and is_packed(batch)):
+    for name in ("input_ids", "position_ids") if is_packed(batch) else ("input_ids", "position_ids", "attention_mask"):
+        if fields.get(name) is None:
             raise BatchError(f"the batch has no {name}; it has {', '.join(sorted(batch))}")
     arguments = {name: value for name, value in fields.items() if name not in _NOT_ARGUMENTS}
     _check_positions(fields["input_ids"], fields["position_ids"])

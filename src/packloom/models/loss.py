@@ -21,7 +21,7 @@ def next_token_targets(batch: Mapping[str, Any]) -> Tensor:
     by itself, so that no target crosses a boundary. Raises BatchError if labels are missing, ``label_shift`` is
     neither, or ``loss_mask`` is anything but 1 at labels and 0 elsewhere.
     """
-    for name in ("labels", "label_shift"):
+    for name in ("input_ids", "labels", "label_shift"):
         if name not in batch:
             raise BatchError(f"a loss needs {name}, which this batch lacks; it has {', '.join(sorted(batch))}")
     labels: Tensor = batch["labels"]
@@ -47,7 +47,7 @@ def _shift(batch: Mapping[str, Any], labels: Tensor) -> Tensor:
     if is_packed(batch):
         last = physical_boundaries(batch)[1:].long() - 1
         targets[:, last] = IGNORE_INDEX
-    else:
+    elif batch.get("attention_mask") is not None:
         # Left padding: the pad before the first token predicts nothing.
         targets[batch["attention_mask"] == 0] = IGNORE_INDEX
     return targets

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from packloom.errors import BatchError, CapabilityError
@@ -71,16 +71,25 @@ def fit_arguments(arguments: Mapping[str, Any], signature: ForwardSignature) -> 
     return {name: value for name, value in arguments.items() if name not in unread}
 
 
-def refuse_stateful_layers(model: nn.Module) -> None:
-    """Raise CapabilityError if a Hugging Face model has layers that would mix the segments of a packed row."""
+def check_packable(model: nn.Module, position_ids: Tensor) -> None:
+    """Refuse a packed batch with which a Hugging Face model would mix segments in silence.
+
+    Raises CapabilityError for layers that ignore the boundaries, and BatchError for one-axis positions ``[1, T]``
+    given to a model with mRoPE: most of those look for boundaries in the text row of four and nowhere else.
+    """
     configs = (vars(module).get("config") for module in model.modules())
     config = next((item for item in configs if isinstance(item, PreTrainedConfig)), None)
     if config is None:
         return
-    layer_types = vars(config.get_text_config()).get("layer_types") or ()
-    mixing = sorted(set(layer_types) - _PACKABLE_LAYERS)
+    text_config = vars(config.get_text_config())
+    mixing = sorted(set(text_config.get("layer_types") or ()) - _PACKABLE_LAYERS)
     if mixing:
         raise CapabilityError(
             f"{config.model_type} has {', '.join(mixing)} layers, which do not keep packed segments apart: "
             'use layout="padded" for this model'
+        )
+    if position_ids.ndim == 2 and "mrope_section" in (text_config.get("rope_parameters") or ()):
+        raise BatchError(
+            f"{config.model_type} wants mRoPE positions [3, 1, T] for a packed batch, got {list(position_ids.shape)}: "
+            f"encode the samples with the task encoder of {config.model_type}"
         )

@@ -14,15 +14,20 @@ from packloom.collates.collate import collate
 from packloom.config import SampleConfig, SampleSettings
 from packloom.errors import ConfigError, MaskError, ProcessorError, SampleError
 from packloom.task_encoders import prompt
+from packloom.task_encoders.chain import choose_method
 from packloom.task_encoders.control_tokens import ControlTokens
 from packloom.task_encoders.cookers import Cooker, cook
-from packloom.task_encoders.family import Family
+from packloom.task_encoders.family import Family, ImageLayout
 from packloom.task_encoders.limits import fit_length
-from packloom.task_encoders.masking import AssistantMasks, terminator_ids
+from packloom.task_encoders.masking import AssistantMasks
 from packloom.task_encoders.media import ImageLoader
+from packloom.task_encoders.neutral import NeutralTokenizer
 from packloom.task_encoders.processors import ProcessorParts, load_parts, parts_of
+from packloom.task_encoders.prompt import PlainTokenizer
 from packloom.task_encoders.registry import find_encoder
-from packloom.task_encoders.template import ChatTemplate
+from packloom.task_encoders.span_methods import SpanMethod
+from packloom.task_encoders.template import ChatTemplate, has_media
+from packloom.task_encoders.thinking import renders_reasoning, settle_reasoning
 from packloom.types import Batch, ChatSample, EncodedSample, LabelShift, Layout, RawSample, Row
 
 
@@ -44,18 +49,16 @@ class TaskEncoder:
         self.template = ChatTemplate(
             parts=self.parts, content=self.family.content, variables=dict(self.family.template_variables)
         )
+        self.thinking = self.family.thinking if renders_reasoning(self.template) else None
         has_images = self.parts.image_processor is not None and self.family.image_rule is not None
         self.image_rule = self.family.image_rule(self.parts) if has_images and self.family.image_rule else None
         self.images = ImageLoader(parts=self.parts, rule=self.image_rule)
         self.images.prove_geometry(probe_upper_bound=self.config.max_pixels is not None)
-        self.masks = AssistantMasks(
-            family=self.family,
-            template=self.template,
-            placeholder=self.image_rule.placeholder if self.image_rule else None,
-            terminators=terminator_ids(self.parts, self.family),
-        )
         self.media_id = self._token_id(self.image_rule.token) if self.image_rule else None
         self.media_ids = np.array([self._token_id(token) for token in self.family.media_tokens], dtype=np.int64)
+        self.plain = PlainTokenizer(self.parts.tokenizer)
+        self.neutral = NeutralTokenizer(self.parts.tokenizer, self.control_tokens.texts)
+        self.masks = self._masks(self._choose_method())
 
     @classmethod
     def from_pretrained(
@@ -99,7 +102,12 @@ class TaskEncoder:
         if cls is not TaskEncoder:
             return cls
         return find_encoder(
-            model_type=model_type or parts.model_type, processor_class=parts.processor_class, name=parts.name
+            model_type=model_type or parts.model_type,
+            processor_class=None
+            if model_type
+            else parts.processor_class,  # a type that was asked for is not guessed at
+            name=parts.name,
+            text_only=parts.image_processor is None,
         )
 
     @property
@@ -169,13 +177,11 @@ class TaskEncoder:
         return self.collate(self.batch(list(map(self.encode_sample, raws))), layout=layout, label_shift=label_shift)
 
     def _encode(self, chat: ChatSample) -> EncodedSample:
-        self.control_tokens.refuse_in(chat)
+        chat = settle_reasoning(chat, self.thinking, self.config.thinking)
+        self.control_tokens.refuse_in(chat, texts_too=self.config.control_tokens == "refuse")
         media = self.images.measure(chat.media, self.config.limits)
         layouts = [layout for _, layout in media]
-        plan, texts = self.masks.plan(chat, self.template.render(chat))
-        compact = prompt.build_prompt(self.parts, plan.skeleton, texts, layouts, self.media_id)
-        prompt.prove_origin(compact, plan.skeleton, self.control_tokens.ids)
-        mask = self.masks.mask(compact, plan, chat) & ~np.isin(compact.ids, self.media_ids)
+        compact, mask = self._tokenise(chat, layouts, self.masks)
         if not mask.any():
             raise MaskError("every assistant turn is marked loss=False: nothing to train on", code="mask.empty")
         sample = EncodedSample(
@@ -191,11 +197,53 @@ class TaskEncoder:
         )
         return fit_length(sample, self.config, self.media_ids)
 
+    def _tokenise(
+        self, chat: ChatSample, layouts: Sequence[ImageLayout], masks: AssistantMasks
+    ) -> tuple[prompt.Prompt, np.ndarray]:
+        """The compact prompt, and [C] bool: what is trained on, proved."""
+        plan, texts = masks.plan(chat, self.template.render(chat))
+        spelled = self.config.control_tokens == "neutralise" and self.control_tokens.in_texts(chat) is not None
+        encode = self.neutral.encode if spelled else self.plain.encode
+        compact = prompt.build_prompt(encode, plan.skeleton, texts, layouts, self.media_id)
+        prompt.prove_origin(compact, plan.skeleton, self.control_tokens.ids)
+        return compact, masks.mask(compact, plan, chat) & ~np.isin(compact.ids, self.media_ids)
+
+    def _choose_method(self) -> SpanMethod:
+        """The first way to find assistant turns that works on probes with this very processor."""
+
+        def test(method: SpanMethod, probe: ChatSample) -> None:
+            layouts = [self.image_rule.measure(64, 64)] if has_media(probe) and self.image_rule else []
+            _, mask = self._tokenise(probe, layouts, self._masks(method))
+            if not mask.any():
+                raise MaskError("nothing of the probe is trained on", code="mask.empty")
+
+        return choose_method(
+            self.template,
+            self.family,
+            placeholder=self._placeholder,
+            special_tokens=sorted(self.control_tokens.texts),
+            test=test,
+        )
+
+    def _masks(self, method: SpanMethod) -> AssistantMasks:
+        return AssistantMasks(
+            method=method,
+            template=self.template,
+            placeholder=self._placeholder,
+            terminators={end: self._token_id(end) for end in method.ends},
+            final_end=self.family.final_end,
+            config=self.config,
+        )
+
+    @property
+    def _placeholder(self) -> str | None:
+        return self.image_rule.placeholder if self.image_rule else None
+
     def _token_tensors(self, compact: prompt.Prompt) -> dict[str, torch.Tensor]:
-        if not self.family.token_types:
+        if self.family.token_types is None:
             return {}
         types = (compact.ids == self.media_id).astype(np.int64)
-        return {"mm_token_type_ids": torch.from_numpy(compact.expand(types))}
+        return {self.family.token_types: torch.from_numpy(compact.expand(types))}
 
     def _token_id(self, token: str) -> int:
         index = self.parts.tokenizer.convert_tokens_to_ids(token)

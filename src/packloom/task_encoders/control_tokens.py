@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ import numpy as np
 from packloom.errors import MaskError
 from packloom.task_encoders.family import Family
 from packloom.task_encoders.processors import ProcessorParts
-from packloom.task_encoders.template import all_payloads
+from packloom.task_encoders.template import contiguous_texts
 from packloom.types import ChatSample
 
 
@@ -22,6 +23,7 @@ class ControlTokens:
     """
 
     ids: np.ndarray = field(repr=False)  # [K] int64, sorted
+    texts: frozenset[str] = field(repr=False)
     pattern: re.Pattern[str] = field(repr=False)
 
     @classmethod
@@ -29,22 +31,43 @@ class ControlTokens:
         """Collect the control tokens of a tokenizer and a family."""
         added = {token.content: (index, token) for index, token in parts.tokenizer.added_tokens_decoder.items()}
         declared = {*family.media_tokens, *(end for boundary in family.boundaries for end in boundary.ends)}
-        declared |= {text for text in added if any(text in boundary.start for boundary in family.boundaries)}
-        texts = {text for text, (_, token) in added.items() if token.special} - family.payload_tokens | declared
-        known = sorted(text for text in texts if text)
+        declared |= {text for text in added if _is_mark(text) and any(text in b.start for b in family.boundaries)}
+        special = {text for text, (_, token) in added.items() if token.special} - family.payload_tokens
+        texts = frozenset(text for text in (special | declared) if text and text in added)
         return cls(
-            ids=np.array(sorted(added[text][0] for text in known if text in added), dtype=np.int64),
-            pattern=re.compile("|".join(map(re.escape, sorted(known, key=len, reverse=True))) or r"(?!)"),
+            ids=np.array(sorted(added[text][0] for text in texts), dtype=np.int64),
+            texts=texts,
+            pattern=re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)"),
         )
 
-    def refuse_in(self, chat: ChatSample) -> None:
-        """Raise MaskError if any text of the sample spells a control token."""
-        for payload in all_payloads(chat):
-            found = self.pattern.search(payload)
-            if found:
-                raise MaskError(
-                    f"a text of the sample spells the control token {found.group()!r}, which only the chat template"
-                    " may write",
-                    code="mask.control_token_in_text",
-                    hint="remove it or write it differently",
-                )
+    def in_texts(self, chat: ChatSample) -> str | None:
+        """The first control token that a message's text or reasoning spells, if any."""
+        for message in chat.messages:
+            for text in (*contiguous_texts(message), message.reasoning or ""):
+                if found := self.pattern.search(text):
+                    return found.group()
+        return None
+
+    def in_tool_data(self, chat: ChatSample) -> str | None:
+        """The first control token that a tool's schema, call or name spells, if any."""
+        data = [json.dumps(dict(tool), ensure_ascii=False) for tool in chat.tools]
+        for message in chat.messages:
+            data += [json.dumps(dict(call), ensure_ascii=False) for call in message.tool_calls]
+            data += [message.name or "", message.tool_call_id or ""]
+        found = self.pattern.search("\n".join(data))
+        return found.group() if found else None
+
+    def refuse_in(self, chat: ChatSample, *, texts_too: bool) -> None:
+        """Raise MaskError if the sample's tool data, or its texts too, spell a control token."""
+        token = self.in_tool_data(chat) or (self.in_texts(chat) if texts_too else None)
+        if token is not None:
+            raise MaskError(
+                f"a text of the sample spells the control token {token!r}, which only the chat template may write",
+                code="mask.control_token_in_text",
+                hint="remove it, or set control_tokens='neutralise' to have it read as ordinary text",
+            )
+
+
+def _is_mark(text: str) -> bool:
+    """Whether an added token looks like a mark; some tokenizers add white space or plain words."""
+    return bool(text.strip()) and not text.strip().isalnum()

@@ -121,5 +121,5 @@ class Family:
     content: Literal["parts", "string", "string_without_media"] = (
         "parts"  # the form of message content that the template renders in full
     )
-    token_types: bool = False  # emit mm_token_type_ids (0 text, 1 image)
+    token_types: str | None = None  # the per-token tensor that marks image tokens with 1, e.g. "mm_token_type_ids"
     template_variables: tuple[tuple[str, Any], ...] = ()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from packloom.errors import MaskError, ProcessorError
-from packloom.task_encoders.family import Family
-from packloom.task_encoders.processors import ProcessorParts
+from packloom.config import SampleConfig
+from packloom.errors import MaskError
 from packloom.task_encoders.prompt import Prompt
 from packloom.task_encoders.skeleton import Skeleton, fill, render_skeleton, shape_of
+from packloom.task_encoders.span_methods import SpanMethod
 from packloom.task_encoders.template import ChatTemplate
-from packloom.task_encoders.turns import Place, TurnSpan, find_turns
+from packloom.task_encoders.turns import Place, TurnSpan
 from packloom.types import ChatSample
 
 _KNOWN_SHAPES = 4096
@@ -35,10 +35,12 @@ class AssistantMasks:
     proved there; each row is then proved to be that shape with its own texts in it.
     """
 
-    family: Family
+    method: SpanMethod
     template: ChatTemplate
     placeholder: str | None
     terminators: Mapping[str, int]  # text of each turn end → its token id
+    final_end: str  # written behind a last assistant turn, see Family.final_end
+    config: SampleConfig
     _plans: dict[Hashable, Plan] = field(default_factory=dict, compare=False, repr=False)
 
     def plan(self, chat: ChatSample, rendered: str) -> tuple[Plan, list[str]]:
@@ -62,41 +64,29 @@ class AssistantMasks:
         return self._plans[shape]
 
     def _make(self, chat: ChatSample) -> Plan:
-        suffix = self.family.final_end if chat.messages[-1].role == "assistant" else ""
+        suffix = self.final_end if chat.messages[-1].role == "assistant" else ""
         skeleton = render_skeleton(self.template, chat, placeholder=self.placeholder, suffix=suffix)
-        spans = find_turns(skeleton, chat, self.family.boundaries, self.family.prompt_prefixes)
-        return Plan(skeleton=skeleton, spans=spans)
+        if self.config.loss_on == "all_text":
+            return Plan(skeleton=skeleton, spans=())
+        return Plan(skeleton=skeleton, spans=self.method.find(skeleton, chat))
 
     def mask(self, prompt: Prompt, plan: Plan, chat: ChatSample) -> np.ndarray:
-        """[C] bool over the compact prompt: True on each trained turn, its terminator included."""
+        """[C] bool over the compact prompt: True on what is trained on, media tokens not yet taken out."""
+        if self.config.loss_on == "all_text":
+            return np.ones(len(prompt.ids), dtype=bool)
         mask = np.zeros(len(prompt.ids), dtype=bool)
-        for span in plan.spans:
+        for span in plan.spans[-1:] if self.config.loss_on == "last_turn" else plan.spans:
             if chat.messages[span.message].loss is False:
                 continue
-            start, end = _token_at(prompt, span.start), _token_at(prompt, span.end)
+            start = _token_at(prompt, span.start if self.config.thinking == "supervise" else span.answer)
+            end = _token_at(prompt, span.end)
             if prompt.ids[end] != self.terminators[span.terminator]:
                 raise MaskError(
                     f"the turn end {span.terminator!r} of message {span.message} is not one token there",
                     code="mask.terminator",
                 )
-            mask[start : end + 1] = True
+            mask[start : end + self.config.train_terminator] = True
         return mask
-
-
-def terminator_ids(parts: ProcessorParts, family: Family) -> dict[str, int]:
-    """The token of every declared turn end; raises ProcessorError for one that this tokenizer does not have."""
-    ends = {end for boundary in family.boundaries for end in boundary.ends}
-    return {end: _one_token(parts, family, end) for end in sorted(ends)}
-
-
-def _one_token(parts: ProcessorParts, family: Family, text: str) -> int:
-    ids: Sequence[int] = parts.tokenizer(text, add_special_tokens=False)["input_ids"]
-    if len(ids) != 1:
-        raise ProcessorError(
-            f"{parts.name}: the turn end {text!r} of the family {family.name} is {len(ids)} tokens here, not one:"
-            " pass the right model_type"
-        )
-    return ids[0]
 
 
 def _token_at(prompt: Prompt, place: Place) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from packloom.errors import CookError, MaskError
 from packloom.task_encoders.family import ImageLayout, MediaBlock
-from packloom.task_encoders.processors import ProcessorParts
 from packloom.task_encoders.skeleton import Skeleton, Slot
 
 
@@ -33,8 +33,33 @@ class Prompt:
         return int(self.runs.sum())
 
 
+#: (pieces of a skeleton, the text of each) → ids and character offsets of the joined texts
+Encode = Callable[[Sequence["str | Slot"], Sequence[str]], tuple[Sequence[int], Sequence[tuple[int, int]]]]
+
+
+@dataclass(frozen=True)
+class PlainTokenizer:
+    """Encodes the joined texts as transformers does; ``tokenizer`` is the family's own."""
+
+    tokenizer: Any
+
+    def encode(
+        self, pieces: Sequence[str | Slot], texts: Sequence[str]
+    ) -> tuple[Sequence[int], Sequence[tuple[int, int]]]:
+        """Ids and offsets; the tokenizer adds its first token unless the template has written it."""
+        text = "".join(texts)
+        bos = self.tokenizer.bos_token
+        encoded = self.tokenizer(
+            text,
+            add_special_tokens=not (bos and text.startswith(bos)),
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        return encoded["input_ids"], encoded["offset_mapping"]
+
+
 def build_prompt(
-    parts: ProcessorParts,
+    encode: Encode,
     skeleton: Skeleton,
     texts: Sequence[str],
     layouts: Sequence[ImageLayout],
@@ -47,14 +72,17 @@ def build_prompt(
         for piece, text in zip(skeleton.pieces, texts, strict=True)
     ]
     pieces.append(skeleton.suffix)
+    made_ids, made_offsets = encode([*skeleton.pieces, skeleton.suffix], pieces)
     text = "".join(pieces)
-    encoded = parts.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    ids = np.array(encoded["input_ids"], dtype=np.int64)
+    ids = np.array(made_ids, dtype=np.int64)
+    offsets = np.array(made_offsets, dtype=np.int64).reshape(-1, 2)
+    added = (offsets == 0).all(axis=1) & (np.arange(len(ids)) > 0)
+    offsets[added] = len(text)  # what the tokenizer adds behind the text has no characters of its own
     return Prompt(
         text=text,
         piece_starts=skeleton.starts(pieces),
         ids=ids,
-        offsets=np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2),
+        offsets=offsets,
         runs=_runs(ids, media_id, layouts),
     )
 

@@ -1,16 +1,18 @@
-"""The Qwen-VL families: Qwen2-VL, Qwen2.5-VL and Qwen3-VL."""
+"""The Qwen-VL families: Qwen2-VL, Qwen2.5-VL, Qwen3-VL (instruct and thinking) and Qwen3.5."""
 
 from __future__ import annotations
 
+import dataclasses
+
 from packloom.task_encoders.base import TaskEncoder
-from packloom.task_encoders.family import Boundary, Family
+from packloom.task_encoders.family import Boundary, Family, Thinking
 from packloom.task_encoders.grid_images import GridImageRule, with_pixel_bounds
 from packloom.task_encoders.positions import mrope_positions
 from packloom.task_encoders.processors import ProcessorParts
 
 CHATML = Boundary(start="<|im_start|>assistant\n", ends=("<|im_end|>",))
+THINK = Thinking(open="<think>", close="</think>")
 IMAGE_TOKEN = "<|image_pad|>"
-MEDIA_TOKENS = ("<|vision_start|>", IMAGE_TOKEN, "<|video_pad|>", "<|vision_pad|>", "<|vision_end|>")
 
 #: Grounding marks that the models' own training data write in ordinary answers and questions.
 GROUNDING_TOKENS = frozenset(
@@ -23,32 +25,42 @@ def qwen_image_rule(parts: ProcessorParts) -> GridImageRule:
     return GridImageRule.from_parts(parts, token=IMAGE_TOKEN)
 
 
-def _family(name: str) -> Family:
-    return Family(
-        name=name,
-        boundaries=(CHATML,),
-        positions=mrope_positions,
-        image_rule=qwen_image_rule,
-        pixel_bounds=with_pixel_bounds,
-        media_tokens=MEDIA_TOKENS,
-        payload_tokens=GROUNDING_TOKENS,
-        token_types=True,
-    )
+QWEN2_VL = Family(
+    name="qwen2_vl",
+    boundaries=(CHATML,),
+    positions=mrope_positions,
+    image_rule=qwen_image_rule,
+    pixel_bounds=with_pixel_bounds,
+    media_tokens=("<|vision_start|>", IMAGE_TOKEN, "<|video_pad|>", "<|vision_pad|>", "<|vision_end|>"),
+    payload_tokens=GROUNDING_TOKENS,
+    token_types="mm_token_type_ids",
+)
+
+#: The thinking template writes an empty or open thought behind the header; inference supplies it too.
+QWEN3_VL = dataclasses.replace(
+    QWEN2_VL, name="qwen3_vl", thinking=THINK, prompt_prefixes=("<think>\n\n</think>\n\n", "<think>\n")
+)
 
 
 class Qwen2VLTaskEncoder(TaskEncoder):
     """Qwen2-VL: a default system prompt is added by the template; tool calls are dropped by it, so refused."""
 
-    family = _family("qwen2_vl")
+    family = QWEN2_VL
 
 
 class Qwen2_5VLTaskEncoder(TaskEncoder):  # noqa: N801 - the model's own spelling
     """Qwen2.5-VL: as Qwen2-VL for images."""
 
-    family = _family("qwen2_5_vl")
+    family = dataclasses.replace(QWEN2_VL, name="qwen2_5_vl")
 
 
 class Qwen3VLTaskEncoder(TaskEncoder):
     """Qwen3-VL: 16-pixel patches, no default system prompt, tool calls rendered inside the assistant turn."""
 
-    family = _family("qwen3_vl")
+    family = QWEN3_VL
+
+
+class Qwen3_5TaskEncoder(TaskEncoder):  # noqa: N801 - the model's own spelling
+    """Qwen3.5: texts are trimmed; the last turn always has a thought, empty ones belong to the prompt."""
+
+    family = dataclasses.replace(QWEN3_VL, name="qwen3_5")

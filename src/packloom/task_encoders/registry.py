@@ -19,13 +19,42 @@ BUILT_IN = {
     "qwen2_5_vl": "packloom.task_encoders.qwen_vl:Qwen2_5VLTaskEncoder",
     "qwen3_vl": "packloom.task_encoders.qwen_vl:Qwen3VLTaskEncoder",
     "qwen3_vl_moe": "packloom.task_encoders.qwen_vl:Qwen3VLTaskEncoder",
+    "qwen3_5": "packloom.task_encoders.qwen_vl:Qwen3_5TaskEncoder",
+    "qwen3_5_moe": "packloom.task_encoders.qwen_vl:Qwen3_5TaskEncoder",
+    "gemma3": "packloom.task_encoders.gemma:Gemma3TaskEncoder",
+    "gemma4": "packloom.task_encoders.gemma:Gemma4TaskEncoder",
+    "glm4v": "packloom.task_encoders.glm_v:Glm4vTaskEncoder",
+    "glm4v_moe": "packloom.task_encoders.glm_v:Glm46vTaskEncoder",
+    "glm46v": "packloom.task_encoders.glm_v:Glm46vTaskEncoder",
+    "kimi_k25": "packloom.task_encoders.kimi:KimiK25TaskEncoder",
+    "mistral3": "packloom.task_encoders.mistral:MistralTaskEncoder",
+    "pixtral": "packloom.task_encoders.mistral:MistralTaskEncoder",
+    "internvl": "packloom.task_encoders.intern_vl:InternVLTaskEncoder",
+    "smolvlm": "packloom.task_encoders.smol_vlm:SmolVLMTaskEncoder",
+    "llava": "packloom.task_encoders.llava:LlavaTaskEncoder",
+    "llava_next": "packloom.task_encoders.llava:LlavaNextTaskEncoder",
+    "llava_onevision": "packloom.task_encoders.llava:LlavaOnevisionTaskEncoder",
 }
+
+#: For tokenizers whose model is in no table: the boundaries are inferred from the template.
+GENERIC_TEXT = "packloom.task_encoders.text:TextTaskEncoder"
 
 #: Processor class → model_type, for processors whose config.json is absent or unknown.
 PROCESSOR_CLASSES = {
     "Qwen2VLProcessor": "qwen2_vl",
     "Qwen2_5_VLProcessor": "qwen2_5_vl",
     "Qwen3VLProcessor": "qwen3_vl",
+    "Gemma3Processor": "gemma3",
+    "Gemma4Processor": "gemma4",
+    "Glm4vProcessor": "glm4v",
+    "Glm46VProcessor": "glm46v",
+    "Kimi_K25Processor": "kimi_k25",
+    "PixtralProcessor": "pixtral",
+    "InternVLProcessor": "internvl",
+    "SmolVLMProcessor": "smolvlm",
+    "LlavaProcessor": "llava",
+    "LlavaNextProcessor": "llava_next",
+    "LlavaOnevisionProcessor": "llava_onevision",
 }
 
 _registered: dict[str, type[TaskEncoder]] = {}
@@ -41,13 +70,20 @@ def register_task_encoder(model_type: str, encoder: type[TaskEncoder]) -> None:
     _registered[model_type] = encoder
 
 
-def find_encoder(*, model_type: str | None, processor_class: str | None, name: str) -> type[TaskEncoder]:
-    """Look in the user's registrations, then in entry points, then among the built-ins; raises ProcessorError."""
+def find_encoder(
+    *, model_type: str | None, processor_class: str | None, name: str, text_only: bool
+) -> type[TaskEncoder]:
+    """Look in the user's registrations, then in entry points, then among the built-ins.
+
+    A tokenizer of an unknown model gets the generic text encoder; an unknown processor is a ProcessorError.
+    """
     by_class = PROCESSOR_CLASSES.get(processor_class or "")
     for candidate in (model_type, by_class):
         found = _lookup(candidate) if candidate else None
         if found is not None:
             return found
+    if text_only:
+        return _load(GENERIC_TEXT)
     raise ProcessorError(
         f"{name}: no task encoder for model_type {model_type!r} (processor class {processor_class!r});"
         f" known: {', '.join(sorted(BUILT_IN | _registered))}. Pass model_type=..., or register your own with"
@@ -63,6 +99,10 @@ def _lookup(model_type: str) -> type[TaskEncoder] | None:
         return loaded
     if model_type not in BUILT_IN:
         return None
-    module, _, attribute = BUILT_IN[model_type].partition(":")
-    built_in: type[TaskEncoder] = getattr(importlib.import_module(module), attribute)
-    return built_in
+    return _load(BUILT_IN[model_type])
+
+
+def _load(path: str) -> type[TaskEncoder]:
+    module, _, attribute = path.partition(":")
+    loaded: type[TaskEncoder] = getattr(importlib.import_module(module), attribute)
+    return loaded

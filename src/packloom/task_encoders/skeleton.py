@@ -52,7 +52,7 @@ def render_skeleton(template: ChatTemplate, chat: ChatSample, *, placeholder: st
 
     Raises MaskError if the template drops or repeats a text, CookError if it drops an image or refuses the shape.
     """
-    marked, slots = _mark(chat)
+    marked, slots = mark(chat)
     images = [
         Slot(kind="image", message=m, part=p)
         for m, message in enumerate(chat.messages)
@@ -104,7 +104,7 @@ def _kind(text: str) -> str:
     return "text" if text.strip() else f"blank:{text}"
 
 
-def _mark(chat: ChatSample) -> tuple[ChatSample, list[Slot]]:
+def mark(chat: ChatSample) -> tuple[ChatSample, list[Slot]]:
     """The conversation with a numbered marker for every text that has content."""
     slots: list[Slot] = []
 
@@ -141,15 +141,13 @@ def _check_slots(chat: ChatSample, slots: Sequence[Slot], pieces: Sequence[str |
             f"the chat template {does} the text {_excerpt(message, slot)!r} of message {slot.message} ({message.role})",
             code="template.text_lost",
         )
-    for number, message in enumerate(chat.messages):
-        for call in message.tool_calls:
-            name = str(call.get("function", call).get("name", ""))
-            if not any(isinstance(piece, str) and name in piece for piece in pieces):
-                raise MaskError(
-                    f"the chat template drops the tool call {name!r} of message {number}",
-                    code="template.tool_call_lost",
-                    hint="use a template that renders tool_calls, or write the call into the text",
-                )
+    reasoning = [slot for slot in slots if slot.kind == "reasoning"]
+    if reasoning and not any(slot in pieces for slot in reasoning):
+        raise MaskError(
+            "the chat template drops the reasoning of this conversation",
+            code="template.reasoning_lost",
+            hint="set thinking='drop' if that is meant, or use a template that renders reasoning_content",
+        )
 
 
 def _check_images(images: Sequence[Slot], pieces: Sequence[str | Slot]) -> None:
@@ -209,7 +207,7 @@ def _rewritten(chat: ChatSample, piece: str | Slot) -> MaskError:
     if isinstance(piece, Slot) and piece.message >= 0:
         where = f" of message {piece.message} ({chat.messages[piece.message].role})"
     return MaskError(
-        f"the chat template rewrites the text{where}: it treats something in it specially",
+        f"the chat template rewrites the text{where} or what follows it: it treats something in it specially",
         code="template.text_rewritten",
         hint="look for thinking or tool marks in the text",
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from jinja2 import TemplateError
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from packloom.errors import CookError
 from packloom.task_encoders.processors import ProcessorParts
@@ -43,6 +44,22 @@ class ChatTemplate:
         except (TemplateError, TypeError, ValueError) as error:  # the last two: data that the template does not expect
             raise CookError(f"the chat template refuses this conversation: {error}", code="template.refused") from error
 
+    def generation_ranges(self, chat: ChatSample) -> list[tuple[int, int]]:
+        """The characters of the rendering that the template's ``{% generation %}`` tags enclose."""
+        _, ranges = render_jinja_template(
+            [[self._message(message) for message in chat.messages]],
+            tools=[dict(tool) for tool in chat.tools] or None,
+            chat_template=self.parts.chat_template,
+            return_assistant_tokens_mask=True,
+            **{**self.parts.tokenizer.special_tokens_map, **self.variables},
+        )
+        return [(start, end) for start, end in ranges[0]]
+
+    @property
+    def has_generation_tags(self) -> bool:
+        """Whether the template marks what the assistant writes."""
+        return re.search(r"\{%-?\s*generation\s*-?%\}", self.parts.chat_template) is not None
+
     def _message(self, message: Message) -> dict[str, Any]:
         rendered: dict[str, Any] = {"role": message.role, "content": self._content(message)}
         if message.tool_calls:
@@ -55,8 +72,8 @@ class ChatTemplate:
         return rendered | {name: value for name, value in optional.items() if value is not None}
 
     def _content(self, message: Message) -> str | list[dict[str, str]]:
-        has_media = any(isinstance(part, MediaPart) for part in message.parts)
-        if self.content == "string" or (self.content == "string_without_media" and not has_media):
+        with_media = any(isinstance(part, MediaPart) for part in message.parts)
+        if self.content == "string" or (self.content == "string_without_media" and not with_media):
             return message.text
         return [
             {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": part.kind}
@@ -78,11 +95,6 @@ def contiguous_texts(message: Message) -> list[str]:
     return texts
 
 
-def all_payloads(chat: ChatSample) -> list[str]:
-    """Every piece of text that comes from the data: message text, reasoning, tool calls and tool schemas."""
-    payloads = [json.dumps(tool, ensure_ascii=False) for tool in chat.tools]
-    for message in chat.messages:
-        payloads += contiguous_texts(message)
-        payloads += [json.dumps(call, ensure_ascii=False) for call in message.tool_calls]
-        payloads += [text for text in (message.reasoning, message.name, message.tool_call_id) if text is not None]
-    return payloads
+def has_media(chat: ChatSample) -> bool:
+    """Whether any message places a medium."""
+    return any(isinstance(part, MediaPart) for message in chat.messages for part in message.parts)

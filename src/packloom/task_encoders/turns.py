@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from packloom.errors import MaskError
 from packloom.task_encoders.family import Boundary
 from packloom.task_encoders.skeleton import Skeleton, Slot
-from packloom.types import ChatSample
+from packloom.types import ChatSample, Message
 
 
 @dataclass(frozen=True, kw_only=True, order=True, slots=True)
@@ -22,30 +22,49 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TurnSpan:
-    """The trained part of assistant message ``message``: from ``start`` to the terminator, which stands at ``end``."""
+    """The trained part of assistant message ``message``: from ``start`` to the terminator, which stands at ``end``.
+
+    ``answer`` is where the answer starts behind the turn's reasoning; without reasoning it is ``start``.
+    """
 
     message: int
     start: Place
+    answer: Place
     end: Place
     terminator: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Span:
+class Span:
+    """From ``start`` to the terminator at ``end``, not yet proved to be a turn."""
+
     start: Place
     end: Place
     terminator: str
 
 
 def find_turns(
-    skeleton: Skeleton, chat: ChatSample, boundaries: Sequence[Boundary], prompt_prefixes: Sequence[str]
+    skeleton: Skeleton,
+    chat: ChatSample,
+    boundaries: Sequence[Boundary],
+    *,
+    prompt_prefixes: Sequence[str] = (),
+    thought_end: str = "",
 ) -> tuple[TurnSpan, ...]:
     """The span of every assistant turn, by search in the template's own writing only; raises MaskError.
 
     ``prompt_prefixes`` are texts that inference supplies behind the header, e.g. an empty thought: they belong to the
-    prompt. The longest that fits is skipped.
+    prompt. The longest that fits is skipped. ``thought_end`` closes reasoning; the answer follows it.
     """
-    spans = _search(skeleton, boundaries)
+    return match_turns(
+        skeleton, chat, _search(skeleton, boundaries), prompt_prefixes=prompt_prefixes, thought_end=thought_end
+    )
+
+
+def match_turns(
+    skeleton: Skeleton, chat: ChatSample, spans: Sequence[Span], *, prompt_prefixes: Sequence[str], thought_end: str
+) -> tuple[TurnSpan, ...]:
+    """Prove that spans, however they were found, are the assistant turns one to one and in order."""
     turns = [number for number, message in enumerate(chat.messages) if message.role == "assistant"]
     if not turns:
         raise MaskError("there is no assistant turn, so nothing to train on", code="mask.no_assistant")
@@ -57,11 +76,13 @@ def find_turns(
         )
     for span, turn in zip(spans, turns, strict=True):
         _prove(span, turn, skeleton)
+        _prove_tool_calls(skeleton, span, chat.messages[turn], turn)
     _prove_nothing_is_outside(spans, turns, skeleton)
     return tuple(
         TurnSpan(
             message=turn,
-            start=_skip_prompt(skeleton, span.start, prompt_prefixes),
+            start=(start := _skip_prompt(skeleton, span.start, prompt_prefixes)),
+            answer=_behind_reasoning(skeleton, span, thought_end) or start,
             end=span.end,
             terminator=span.terminator,
         )
@@ -69,17 +90,17 @@ def find_turns(
     )
 
 
-def _search(skeleton: Skeleton, boundaries: Sequence[Boundary]) -> list[_Span]:
+def _search(skeleton: Skeleton, boundaries: Sequence[Boundary]) -> list[Span]:
     """Each end with the nearest start before it. A start that another start follows, or none ends, opens nothing:
     whether a turn was missed by that is for the proof to say."""
-    spans: list[_Span] = []
+    spans: list[Span] = []
     for boundary in boundaries:
         start: Place | None = None
         for place, text in _events(skeleton, boundary):
             if text is None:
                 start = place
             elif start is not None:
-                spans.append(_Span(start=start, end=place, terminator=text))
+                spans.append(Span(start=start, end=place, terminator=text))
                 start = None
     return sorted(spans, key=lambda span: span.start)
 
@@ -100,7 +121,7 @@ def _events(skeleton: Skeleton, boundary: Boundary) -> Iterator[tuple[Place, str
             yield Place(piece=number, offset=offset), text
 
 
-def _prove(span: _Span, turn: int, skeleton: Skeleton) -> None:
+def _prove(span: Span, turn: int, skeleton: Skeleton) -> None:
     """Only this turn's own texts stand in its span."""
     for piece in skeleton.pieces[span.start.piece : span.end.piece]:
         if isinstance(piece, Slot) and piece.message != turn:
@@ -109,7 +130,7 @@ def _prove(span: _Span, turn: int, skeleton: Skeleton) -> None:
             )
 
 
-def _prove_nothing_is_outside(spans: Sequence[_Span], turns: Sequence[int], skeleton: Skeleton) -> None:
+def _prove_nothing_is_outside(spans: Sequence[Span], turns: Sequence[int], skeleton: Skeleton) -> None:
     """No assistant text stands outside the span of its turn."""
     for number, piece in enumerate(skeleton.pieces):
         if not isinstance(piece, Slot) or piece.message not in turns:
@@ -121,9 +142,38 @@ def _prove_nothing_is_outside(spans: Sequence[_Span], turns: Sequence[int], skel
             )
 
 
+def _prove_tool_calls(skeleton: Skeleton, span: Span, message: Message, number: int) -> None:
+    """Each call's name is written in the turn's span."""
+    last = skeleton.pieces[span.end.piece] if span.end.piece < len(skeleton.pieces) else skeleton.suffix
+    pieces = [*skeleton.pieces[span.start.piece : span.end.piece], last]
+    written = "\n".join(piece for piece in pieces if isinstance(piece, str))
+    for call in message.tool_calls:
+        name = str(call.get("function", call).get("name", ""))
+        if not name or name not in written:
+            raise MaskError(
+                f"the chat template drops the tool call {name!r} of message {number}",
+                code="template.tool_call_lost",
+                hint="use a template that renders tool_calls (some write only a call's id), or write it into the text",
+            )
+
+
 def _skip_prompt(skeleton: Skeleton, start: Place, prefixes: Sequence[str]) -> Place:
     piece = skeleton.pieces[start.piece] if start.piece < len(skeleton.pieces) else skeleton.suffix
     if isinstance(piece, Slot):
         return start
     fitting = [len(prefix) for prefix in prefixes if piece.startswith(prefix, start.offset)]
     return Place(piece=start.piece, offset=start.offset + max(fitting, default=0))
+
+
+def _behind_reasoning(skeleton: Skeleton, span: Span, thought_end: str) -> Place | None:
+    """The first place behind the reasoning in a span, and behind what closes it with the white space after that."""
+    for number in range(span.start.piece, min(span.end.piece, len(skeleton.pieces) - 1)):
+        piece, following = skeleton.pieces[number], skeleton.pieces[number + 1]
+        if not isinstance(piece, Slot) or piece.kind != "reasoning":
+            continue
+        if isinstance(following, Slot):
+            return None
+        offset = following.find(thought_end) + len(thought_end) if thought_end in following else 0
+        offset += len(following[offset:]) - len(following[offset:].lstrip())
+        return Place(piece=number + 1, offset=min(offset, span.end.offset if span.end.piece == number + 1 else offset))
+    return None

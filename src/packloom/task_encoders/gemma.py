@@ -1,0 +1,36 @@
+"""The Gemma families: Gemma 3 and Gemma 4."""
+
+from __future__ import annotations
+
+from packloom.task_encoders.base import TaskEncoder
+from packloom.task_encoders.family import Boundary, Family, Thinking
+from packloom.task_encoders.positions import text_positions
+
+
+class Gemma3TaskEncoder(TaskEncoder):
+    """Gemma 3: the template trims texts and demands alternation; token_type_ids mark image tokens."""
+
+    family = Family(
+        name="gemma3",
+        boundaries=(Boundary(start="<start_of_turn>model\n", ends=("<end_of_turn>",)),),
+        positions=text_positions,
+        media_tokens=("<start_of_image>", "<image_soft_token>", "<end_of_image>"),
+        token_types="token_type_ids",
+    )
+
+
+class Gemma4TaskEncoder(TaskEncoder):
+    """Gemma 4: a tool call ends its turn with the token that opens the response."""
+
+    family = Family(
+        name="gemma4",
+        boundaries=(
+            Boundary(start="<|turn>model\n", ends=("<turn|>", "<|tool_response>")),
+            Boundary(start="<tool_response|>", ends=("<turn|>", "<|tool_response>")),  # the same turn goes on
+        ),
+        positions=text_positions,
+        media_tokens=("<|image>", "<|image|>", "<image|>", "<|video|>", "<|audio>", "<|audio|>", "<audio|>"),
+        thinking=Thinking(open="<|channel>thought\n", close="<channel|>"),
+        prompt_prefixes=("<|channel>thought\n<channel|>",),
+        token_types="mm_token_type_ids",
+    )

@@ -1,0 +1,51 @@
+"""The GLM-V families: GLM-4.1V / 4.5V and GLM-4.6V."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from packloom.task_encoders.base import TaskEncoder
+from packloom.task_encoders.family import Boundary, Family, Thinking
+from packloom.task_encoders.positions import mrope_positions
+
+#: No token ends a GLM turn: the model stops by writing the mark of the next role, or the end of text.
+GLM_TURN = Boundary(start="<|assistant|>\n", ends=("<|user|>", "<|observation|>", "<|system|>", "<|endoftext|>"))
+BOXES = frozenset({"<|begin_of_box|>", "<|end_of_box|>"})
+THINK_MARKS = frozenset({"<think>", "</think>"})
+
+GLM4V = Family(
+    name="glm4v",
+    boundaries=(GLM_TURN,),
+    final_end="<|endoftext|>",
+    positions=mrope_positions,
+    media_tokens=(
+        "<|begin_of_image|>",
+        "<|image|>",
+        "<|end_of_image|>",
+        "<|begin_of_video|>",
+        "<|video|>",
+        "<|end_of_video|>",
+    ),
+    payload_tokens=BOXES | THINK_MARKS,  # its template takes reasoning only inline
+    content="string_without_media",
+    token_types="mm_token_type_ids",
+)
+
+
+class Glm4vTaskEncoder(TaskEncoder):
+    """GLM-4.1V: the template prints a list where an answer is not a string, so answers are rendered as strings."""
+
+    family = GLM4V
+
+
+class Glm46vTaskEncoder(TaskEncoder):
+    """GLM-4.5V and GLM-4.6V: an empty thought is written into every turn that has no reasoning."""
+
+    family = dataclasses.replace(
+        GLM4V,
+        name="glm46v",
+        thinking=Thinking(open="<think>", close="</think>"),
+        prompt_prefixes=("<think></think>\n", "<think></think>"),
+        payload_tokens=BOXES,
+        content="parts",
+    )

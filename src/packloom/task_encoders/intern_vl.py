@@ -1,0 +1,22 @@
+"""The InternVL families: InternVL3 and InternVL3.5."""
+
+from __future__ import annotations
+
+from packloom.task_encoders.base import TaskEncoder
+from packloom.task_encoders.family import Family
+from packloom.task_encoders.positions import text_positions
+from packloom.task_encoders.qwen_vl import CHATML
+
+GROUNDING_TOKENS = frozenset({"<quad>", "</quad>", "<ref>", "</ref>", "<box>", "</box>"})
+
+
+class InternVLTaskEncoder(TaskEncoder):
+    """InternVL: ChatML turns; no default system prompt in the Hugging Face template."""
+
+    family = Family(
+        name="internvl",
+        boundaries=(CHATML,),
+        positions=text_positions,
+        media_tokens=("<img>", "<IMG_CONTEXT>", "</img>", "<video>"),
+        payload_tokens=GROUNDING_TOKENS,
+    )

@@ -1,0 +1,41 @@
+"""The LLaVA families: LLaVA-1.5, LLaVA-NeXT and LLaVA-OneVision."""
+
+from __future__ import annotations
+
+from packloom.task_encoders.base import TaskEncoder
+from packloom.task_encoders.family import Boundary, Family
+from packloom.task_encoders.positions import text_positions
+from packloom.task_encoders.qwen_vl import CHATML
+
+
+class LlavaTaskEncoder(TaskEncoder):
+    """LLaVA-1.5: the turn header is plain text, told from a user's text by its place in the template."""
+
+    family = Family(
+        name="llava",
+        boundaries=(Boundary(start="ASSISTANT:", ends=("</s>",)),),
+        positions=text_positions,
+        media_tokens=("<image>",),
+    )
+
+
+class LlavaNextTaskEncoder(TaskEncoder):
+    """LLaVA-NeXT with Mistral: plain-text delimiters; the template moves images in front of the text."""
+
+    family = Family(
+        name="llava_next",
+        boundaries=(Boundary(start=" [/INST]", ends=("</s>",)),),
+        positions=text_positions,
+        media_tokens=("<image>",),
+    )
+
+
+class LlavaOnevisionTaskEncoder(TaskEncoder):
+    """LLaVA-OneVision: ChatML turns."""
+
+    family = Family(
+        name="llava_onevision",
+        boundaries=(CHATML,),
+        positions=text_positions,
+        media_tokens=("<image>", "<video>"),
+    )
