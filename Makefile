@@ -1,5 +1,5 @@
 # Each target sets up all it needs from a bare checkout: a virtual environment, then the tested versions.
-# `make demo` uses .venv, which holds what a user installs; `make test`, `check` and `bench` use .venv-dev, which adds
+# `make demo` and `bench` use .venv, which holds what a user installs; `make test` and `check` use .venv-dev, which adds
 # the developers' tools (and torchvision, as a second image backend to compare with).
 #
 #   make demo PYTHON=python3.12 ARGS="--steps 100"      make test ARGS="-k packing"
@@ -34,8 +34,10 @@ check: $(DEV_VENV)/.packloom-installed
 	$(DEV_BIN)/mypy
 	$(DEV_BIN)/python tools/check_style.py
 
-bench: $(DEV_VENV)/.packloom-installed
-	$(DEV_BIN)/python benchmarks/packing.py $(ARGS)
+bench: $(VENV)/.packloom-installed
+	$(BIN)/python benchmarks/packing.py $(ARGS)
+	$(BIN)/python benchmarks/demo_lengths.py $(VENV)/demo-lengths
+	$(BIN)/python benchmarks/packing.py --lengths $(VENV)/demo-lengths --pack-length 512
 
 format: $(DEV_VENV)/.packloom-installed
 	$(DEV_BIN)/ruff format .

@@ -15,4 +15,4 @@ loader = packloom.build_loader(shards, encoder, layout="packed", pack_length=102
 
 batch = next(iter(loader))
 for name, value in batch.items():
-    print(f"{name:18}", list(value.shape) if hasattr(value, "shape") else value)
+    print(f"{name:18}", list(value.shape) if hasattr(value, "shape") else str(value)[:60])

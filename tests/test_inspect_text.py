@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from packloom import TaskEncoder
-from packloom.inspect import inspect_sample
+from packloom import TaskEncoder, inspect_sample
 from packloom.errors import SampleError
 
 

@@ -129,9 +129,9 @@ def test_best_subset_is_the_best_of_all_subsets(batch: list[tuple[int, int]], to
 
 
 def test_the_best_partner_is_found_and_ties_go_to_the_oldest() -> None:
-    packer = BestFitPacker(PackLimits(10), buffer_size=4)
+    packer = BestFitPacker(PackLimits(11), buffer_size=4)
     packs = [packer.push(index, Cost(tokens)) for index, tokens in enumerate([6, 3, 4, 9, 4])]
-    assert packs == [[], [], [], [], [[0, 2]]]  # 6 + 4 of the older 4
+    assert packs == [[], [], [], [], [[0, 2]]]  # 6 + 4 rather than 6 + 3, and the older 4
     assert packer.finish() == [[1, 4], [3]]
 
 

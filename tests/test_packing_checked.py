@@ -42,15 +42,15 @@ def _run(answers: list[list[list[int]]], *, tokens: int = 4, patches: int = 0, m
 
 
 def test_a_right_packer_passes_and_is_counted() -> None:
-    packer = CheckedPacker(Scripted([], [], [[0, 2]], [], [[1, 3]]), LIMITS)
+    packer = CheckedPacker(Scripted([], [], [[0, 2]], [[1]], [], [[4, 3]]), LIMITS)
     assert (packer.stats.num_packs, packer.stats.fill_mean, packer.stats.fill_min) == (0, 0.0, 0.0)
-    pushed = [packer.push(index, Cost(tokens)) for index, tokens in enumerate([6, 2, 3, 1])]
-    assert pushed == [[], [], [[0, 2]], []]
-    assert packer.waiting == (1, 3)
-    assert packer.finish() == [[1, 3]]
+    pushed = [packer.push(index, Cost(tokens)) for index, tokens in enumerate([5, 9, 3, 2, 1])]
+    assert pushed == [[], [], [[0, 2]], [[1]], []]
+    assert packer.waiting == (3, 4)
+    assert packer.finish() == [[4, 3]]
     stats = packer.stats
-    assert (stats.num_packs, stats.num_samples, stats.num_tokens, stats.waiting_max) == (2, 4, 12, 2)
-    assert (stats.fill_mean, stats.fill_min) == (0.6, 0.9)
+    assert (stats.num_packs, stats.num_samples, stats.num_tokens, stats.waiting_max) == (3, 5, 20, 2)
+    assert (stats.fill_mean, stats.fill_min) == (20 / 30, 0.8)
     assert packer.waiting == ()
 
 

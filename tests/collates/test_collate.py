@@ -149,10 +149,14 @@ def test_a_text_row_beside_rows_with_token_types(make_row: MakeRow) -> None:
         collate([lacking, image], layout="packed", label_shift="none", pad_id=0)
 
 
-def test_core_names_cannot_be_registered(make_row: MakeRow) -> None:
-    field = TokenField(name="labels", pad_value=0)
-    with pytest.raises(ConfigError, match="makes labels itself"):
+@pytest.mark.parametrize("name", ["labels", "layout", "cu_seqlens_q"])
+def test_a_name_that_the_batch_uses_cannot_be_registered(make_row: MakeRow, name: str) -> None:
+    field = TokenField(name=name, pad_value=0)
+    with pytest.raises(ConfigError, match=f"makes {name} itself"):
         collate([make_row([1])], layout="padded", label_shift="none", pad_id=0, token_fields=[field])
+    row = make_row([1], media={name: torch.ones(1)})
+    with pytest.raises(BatchError, match=f"{name} cannot be a media key"):
+        collate([row], layout="padded", label_shift="none", pad_id=0, media_joins={name: "concat"})
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])

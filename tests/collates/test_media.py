@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
 
-from packloom.collates import MediaField, collate
+from packloom.collates import collate
 from packloom.errors import BatchError
 from packloom.types import Batch, Row
 
 MakeRow = Callable[..., Row]
 
 
-def _collate(*rows: Row, fields: tuple[MediaField, ...] = ()) -> Batch:
-    return collate(rows, layout="packed", label_shift="none", pad_id=0, media_fields=fields)
+def _collate(*rows: Row, joins: Mapping[str, str] | None = None) -> Batch:
+    return collate(rows, layout="packed", label_shift="none", pad_id=0, media_joins=joins or {})
 
 
 def test_rows_are_concatenated_in_order_and_text_adds_nothing(make_row: MakeRow) -> None:
@@ -53,42 +53,39 @@ def test_pixels_keep_their_dtype(make_row: MakeRow) -> None:
     assert _collate(make_row([1], media=raw), make_row([1], media=raw))["pixel_values"].dtype == torch.uint8
 
 
-def test_an_unknown_key_is_named_and_can_be_registered(make_row: MakeRow) -> None:
+def test_an_unknown_key_is_named_and_can_be_made_known(make_row: MakeRow) -> None:
     row = make_row([1], key="odd", media={"depth": torch.tensor([[1.0]])})
-    with pytest.raises(BatchError, match=r"sample 'odd' has a media tensor 'depth'.*MediaField"):
+    with pytest.raises(BatchError, match=r"sample 'odd' has a media tensor 'depth'.*media_joins"):
         _collate(row)
-    batch = _collate(row, row, fields=(MediaField(name="depth", kind="image"),))
-    assert batch["depth"].tolist() == [[1.0], [1.0]]
+    assert _collate(row, row, joins={"depth": "concat"})["depth"].tolist() == [[1.0], [1.0]]
 
 
-def test_images_of_different_sizes_are_padded_where_sizes_say_so(make_row: MakeRow) -> None:
+def test_a_key_is_joined_by_its_rule(make_row: MakeRow) -> None:
     small = {"pixel_values": torch.ones(1, 1, 1, 2), "image_sizes": torch.tensor([[1, 2]])}
     tall = {"pixel_values": torch.ones(1, 1, 2, 1), "image_sizes": torch.tensor([[2, 1]])}
-    batch = _collate(make_row([1], media=small), make_row([2], media=tall))
+    rows = [make_row([1], media=small), make_row([2], media=tall)]
+    batch = _collate(*rows, joins={"pixel_values": "pad_images"})
     assert batch["pixel_values"].tolist() == [[[[1, 1], [0, 0]]], [[[1, 0], [1, 0]]]]
     assert batch["image_sizes"].tolist() == [[1, 2], [2, 1]]
-
-
-def test_tiles_are_padded_with_their_mask(make_row: MakeRow) -> None:
-    def tiles(count: int) -> dict[str, torch.Tensor]:
-        ones = torch.ones(1, count, 3, 2, 2)
-        return {"pixel_values": ones, "pixel_attention_mask": torch.ones(1, count, 2, 2, dtype=torch.int64)}
-
-    batch = _collate(make_row([1], media=tiles(1)), make_row([2], media=tiles(3)))
-    assert batch["pixel_values"].shape == (2, 3, 3, 2, 2)
-    assert batch["pixel_values"].sum(dim=(2, 3, 4)).tolist() == [[12, 0, 0], [12, 12, 12]]
-    assert batch["pixel_attention_mask"].sum(dim=(2, 3)).tolist() == [[4, 0, 0], [4, 4, 4]]
+    with pytest.raises(BatchError, match="no join of media tensors is called 'stack'"):
+        _collate(*rows, joins={"pixel_values": "stack"})
 
 
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        # nothing tells a model which part is real
-        ({"pixel_values": torch.ones(1, 3, 2, 2)}, {"pixel_values": torch.ones(1, 3, 4, 4)}, "different shapes"),
         # patches of two sizes are two models' patches
-        ({"pixel_values": torch.ones(1, 4)}, {"pixel_values": torch.ones(1, 6)}, r"'a': \[1, 4\], 'b': \[1, 6\]"),
-        ({"pixel_values": torch.ones(1, 4)}, {"pixel_values": torch.ones(1, 4).byte()}, "torch.uint8 .* in sample 'b'"),
-        ({"pixel_values": torch.ones(1, 4)}, {"pixel_values": torch.ones(1, 4, 1)}, "of rank 3 in sample 'b'"),
+        (
+            {"pixel_values": torch.ones(1, 4)},
+            {"pixel_values": torch.ones(1, 6)},
+            r"pixel_values of the samples a, b cannot be joined: .*\[1, 4\], \[1, 6\]",
+        ),
+        (
+            {"pixel_values": torch.ones(1, 4)},
+            {"pixel_values": torch.ones(1, 4).byte()},
+            "the samples a, b .* torch.uint8",
+        ),
+        ({"pixel_values": torch.ones(1, 4)}, {"pixel_values": torch.ones(1, 4, 1)}, "the samples a, b .* of rank 3"),
         # the grid of one row would be read for the other's pixels
         (
             {"pixel_values": torch.ones(1, 4), "image_grid_thw": torch.tensor([[1, 1, 1]])},
@@ -109,13 +106,3 @@ def test_rows_that_do_not_go_together(
 ) -> None:
     with pytest.raises(BatchError, match=message):
         _collate(make_row([1], key="a", media=first), make_row([2], key="b", media=second))
-
-
-def test_raw_pixels_are_not_zero_padded(make_row: MakeRow) -> None:
-    """Zero is the pad only after normalisation: in raw pixels it is black."""
-    rows = [
-        make_row([1], media={"pixel_values": torch.ones(1, 3, h, 2).byte(), "image_sizes": torch.tensor([[h, 2]])})
-        for h in (1, 2)
-    ]
-    with pytest.raises(BatchError, match="float images"):
-        _collate(*rows)

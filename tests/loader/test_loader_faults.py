@@ -86,6 +86,13 @@ def test_a_run_of_bad_samples_ends_with_a_clear_error(
     assert [record.key for record in loader.skip_records] == ["0001", "0002", "0003", "0004"]
 
 
+def test_a_good_sample_ends_a_run_of_bad_ones(write: Write, encoder_class: Any) -> None:
+    path = write([8] * 9, {1: "media", 2: "media", 4: "media", 5: "media", 7: "cook"})
+    loader = build_loader(path, encoder_class(), max_consecutive_errors=3, shuffle=False, epochs=1)
+    assert sorted(keys(loader)) == ["0000", "0003", "0006", "0008"]
+    assert loader.skipped == {"media.decode": 4, "cook.image_count": 1}
+
+
 @pytest.mark.parametrize("epochs", [1, None])
 def test_all_samples_bad_is_an_error_even_below_the_limit(write: Write, epochs: int | None, encoder_class: Any) -> None:
     path = write([1, 2, 3], {0: "cook", 1: "cook", 2: "cook"})

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from packloom.collates.columns import token_columns
-from packloom.collates.media import MediaField, concatenate_media
+from packloom.collates.columns import RESERVED_KEYS, token_columns
+from packloom.collates.media import join_media
 from packloom.collates.tensors import Slot, TokenField, lay_out
 from packloom.errors import BatchError, ConfigError
 from packloom.types import IGNORE_INDEX, LabelShift, Row
@@ -21,7 +21,7 @@ def assemble(
     pad_id: int,
     label_shift: LabelShift,
     token_fields: Sequence[TokenField],
-    media_fields: Sequence[MediaField],
+    media_joins: Mapping[str, str],
 ) -> dict[str, Any]:
     """Per-token tensors of ``shape`` ([B, S] or [1, T]), media tensors and counters.
 
@@ -31,10 +31,10 @@ def assemble(
         raise ConfigError(f"pad_id must be a token id, got {pad_id}")
     columns = token_columns(rows, label_shift=label_shift, segment_ids=segment_ids, token_fields=token_fields)
     batch = {field.name: lay_out(field, pieces, slots, shape=shape, pad_id=pad_id) for field, pieces in columns}
-    media = concatenate_media(rows, media_fields)
-    doubled = sorted(batch.keys() & media.keys())
+    media = join_media(rows, media_joins)
+    doubled = sorted(media.keys() & (batch.keys() | RESERVED_KEYS))
     if doubled:
-        raise BatchError(f"{', '.join(doubled)} is both a token tensor and a media tensor of these rows")
+        raise BatchError(f"{', '.join(doubled)} cannot be a media key: a batch has something else under that name")
     counters = {
         "source_sample_num": len(rows),
         "num_input_tokens": sum(row.sample.num_tokens for row in rows),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
-from packloom.collates.media import MediaField
 from packloom.collates.packed import collate_packed
 from packloom.collates.padded import collate_padded
 from packloom.collates.tensors import TokenField
@@ -23,12 +23,12 @@ def collate(
     length: int | None = None,
     always_padded_boundaries: bool = False,
     token_fields: Sequence[TokenField] = (),
-    media_fields: Sequence[MediaField] = (),
+    media_joins: Mapping[str, str] = MappingProxyType({}),
 ) -> Batch:
     """All rows as one batch, in their order; see ``collate_packed`` and ``collate_padded`` for shapes and errors.
 
-    ``length`` fixes T or S. ``token_fields`` and ``media_fields`` register what a family's samples and media bring
-    beside the built-in tables; the last entry of a name counts.
+    ``length`` fixes T or S. ``token_fields`` registers token tensors that a family's samples bring beside the built-in
+    table; ``media_joins`` maps media keys that do not simply concatenate, or that no table knows, to their rule.
     """
     if layout == "packed":
         return collate_packed(
@@ -40,7 +40,7 @@ def collate(
             length=length,
             always_padded_boundaries=always_padded_boundaries,
             token_fields=token_fields,
-            media_fields=media_fields,
+            media_joins=media_joins,
         )
     if layout != "padded":
         raise ConfigError(f"layout must be 'packed' or 'padded', got {layout!r}")
@@ -54,5 +54,5 @@ def collate(
         pad_to_multiple_of=pad_to_multiple_of,
         length=length,
         token_fields=token_fields,
-        media_fields=media_fields,
+        media_joins=media_joins,
     )

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from packloom.collates.labels import make_labels
+from packloom.collates.media import MEDIA_KEYS
 from packloom.collates.tensors import CORE_FIELDS, EXTRA_FIELDS, TokenField
 from packloom.errors import BatchError, ConfigError
-from packloom.types import EncodedSample, LabelShift, Row
+from packloom.types import Batch, EncodedSample, LabelShift, Row
 
 #: Position axes that a sample may have: plain, or the three of mRoPE.
 POSITION_AXES = (1, 3)
+#: What a batch holds beside the tensors that samples bring.
+RESERVED_KEYS = Batch.__annotations__.keys() - MEDIA_KEYS.keys() - {field.name for field in EXTRA_FIELDS}
 
 
 def token_columns(
@@ -73,7 +76,7 @@ def _extra_piece(field: TokenField, row: Row) -> Tensor:
 
 
 def _extra_table(token_fields: Sequence[TokenField]) -> dict[str, TokenField]:
-    own = {field.name for field in CORE_FIELDS} & {field.name for field in token_fields}
+    own = RESERVED_KEYS & {field.name for field in token_fields}
     if own:
         raise ConfigError(f"the collate makes {', '.join(sorted(own))} itself: register another name")
     return {field.name: field for field in (*EXTRA_FIELDS, *token_fields)}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 from typing import cast
 
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor
 
 from packloom.collates.alignment import fixed_or_rounded, joint_multiple
 from packloom.collates.assemble import assemble, lengths_of
-from packloom.collates.media import MediaField
 from packloom.collates.tensors import Slot, TokenField
 from packloom.errors import BatchError
 from packloom.types import Batch, LabelShift, Row
@@ -27,7 +27,7 @@ def collate_packed(
     length: int | None = None,
     always_padded_boundaries: bool = False,
     token_fields: Sequence[TokenField] = (),
-    media_fields: Sequence[MediaField] = (),
+    media_joins: Mapping[str, str] = MappingProxyType({}),
 ) -> Batch:
     """One row of segments: each sample, followed by a gap up to a multiple of ``segment_multiple``.
 
@@ -63,7 +63,7 @@ def collate_packed(
         pad_id=pad_id,
         label_shift=label_shift,
         token_fields=token_fields,
-        media_fields=media_fields,
+        media_joins=media_joins,
     )
     has_gap = physical != lengths
     boundaries = _boundaries(lengths, physical, with_padded=has_gap or always_padded_boundaries)

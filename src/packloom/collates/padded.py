@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import cast
 
 import torch
 
 from packloom.collates.alignment import fixed_or_rounded, joint_multiple
 from packloom.collates.assemble import assemble, lengths_of
-from packloom.collates.media import MediaField
 from packloom.collates.tensors import Slot, TokenField
 from packloom.errors import BatchError
 from packloom.types import Batch, LabelShift, Row
@@ -24,7 +24,7 @@ def collate_padded(
     segment_multiple: int = 1,
     length: int | None = None,
     token_fields: Sequence[TokenField] = (),
-    media_fields: Sequence[MediaField] = (),
+    media_joins: Mapping[str, str] = MappingProxyType({}),
 ) -> Batch:
     """One row per sample, padded on the right to S; ``attention_mask`` int64 [B, S] is 1 where a token is real.
 
@@ -49,7 +49,7 @@ def collate_padded(
         pad_id=pad_id,
         label_shift=label_shift,
         token_fields=token_fields,
-        media_fields=media_fields,
+        media_joins=media_joins,
     )
     attention_mask = (~shared["padding_mask"]).to(torch.int64)
     return cast(Batch, {**shared, "attention_mask": attention_mask, "layout": "padded"})

@@ -66,6 +66,7 @@ def build_loader(
 
     With ``epochs=1`` every good sample arrives exactly once over all ranks and workers; ``epochs=None`` never ends.
     Packed batches are [1, T], T at most ``pack_length``; padded ones hold ``micro_batch_size`` rows, but for the last.
+    A sample whose media turn out bad is replaced by the next one in a padded batch; a pack goes out without it.
 
     Raises ConfigError for settings that cannot work together, ShardError for a path without shards.
     """

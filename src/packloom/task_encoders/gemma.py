@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from packloom.task_encoders import gemma3_images, gemma4_images
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family, Thinking
+from packloom.task_encoders.gemma3_images import Gemma3ImageRule
+from packloom.task_encoders.gemma4_images import Gemma4ImageRule
 from packloom.task_encoders.positions import text_positions
 
 
@@ -14,7 +17,8 @@ class Gemma3TaskEncoder(TaskEncoder):
         name="gemma3",
         boundaries=(Boundary(start="<start_of_turn>model\n", ends=("<end_of_turn>",)),),
         positions=text_positions,
-        media_tokens=("<start_of_image>", "<image_soft_token>", "<end_of_image>"),
+        image_rule=Gemma3ImageRule.from_parts,
+        media_tokens=gemma3_images.MEDIA_TOKENS,
         token_types="token_type_ids",
     )
 
@@ -29,7 +33,8 @@ class Gemma4TaskEncoder(TaskEncoder):
             Boundary(start="<tool_response|>", ends=("<turn|>", "<|tool_response>")),  # the same turn goes on
         ),
         positions=text_positions,
-        media_tokens=("<|image>", "<|image|>", "<image|>", "<|video|>", "<|audio>", "<|audio|>", "<audio|>"),
+        image_rule=Gemma4ImageRule.from_parts,
+        media_tokens=(*gemma4_images.MEDIA_TOKENS, "<|video|>"),
         thinking=Thinking(open="<|channel>thought\n", close="<channel|>"),
         prompt_prefixes=("<|channel>thought\n<channel|>",),
         token_types="mm_token_type_ids",

@@ -6,6 +6,7 @@ import dataclasses
 
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family, Thinking
+from packloom.task_encoders.glm_images import MEDIA_TOKENS, glm_image_rule, glm_pixel_bounds
 from packloom.task_encoders.positions import mrope_positions
 
 #: No token ends a GLM turn: the model stops by writing the mark of the next role, or the end of text.
@@ -18,14 +19,9 @@ GLM4V = Family(
     boundaries=(GLM_TURN,),
     final_end="<|endoftext|>",
     positions=mrope_positions,
-    media_tokens=(
-        "<|begin_of_image|>",
-        "<|image|>",
-        "<|end_of_image|>",
-        "<|begin_of_video|>",
-        "<|video|>",
-        "<|end_of_video|>",
-    ),
+    image_rule=glm_image_rule,
+    pixel_bounds=glm_pixel_bounds,
+    media_tokens=MEDIA_TOKENS,
     payload_tokens=BOXES | THINK_MARKS,  # its template takes reasoning only inline
     content="string_without_media",
     token_types="mm_token_type_ids",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Family
+from packloom.task_encoders.internvl_images import MEDIA_TOKENS, InternVLImageRule
 from packloom.task_encoders.positions import text_positions
 from packloom.task_encoders.qwen_vl import CHATML
 
@@ -17,6 +18,7 @@ class InternVLTaskEncoder(TaskEncoder):
         name="internvl",
         boundaries=(CHATML,),
         positions=text_positions,
-        media_tokens=("<img>", "<IMG_CONTEXT>", "</img>", "<video>"),
+        image_rule=InternVLImageRule.from_parts,
+        media_tokens=(*MEDIA_TOKENS, "<video>"),
         payload_tokens=GROUNDING_TOKENS,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family, Thinking
+from packloom.task_encoders.kimi_images import MEDIA_TOKENS, KimiImageRule
 from packloom.task_encoders.positions import text_positions
 
 
@@ -14,7 +15,8 @@ class KimiK25TaskEncoder(TaskEncoder):
         name="kimi_k25",
         boundaries=(Boundary(start="<|im_assistant|>assistant<|im_middle|>", ends=("<|im_end|>",)),),
         positions=text_positions,
-        media_tokens=("<|media_begin|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>"),
+        image_rule=KimiImageRule.from_parts,
+        media_tokens=MEDIA_TOKENS,
         thinking=Thinking(open="<think>", close="</think>"),
         prompt_prefixes=("<think></think>", "<think>"),
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from packloom.task_encoders.anyres_images import llava_next_image_rule, llava_onevision_image_rule
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family
+from packloom.task_encoders.llava_images import LlavaImageRule
 from packloom.task_encoders.positions import text_positions
 from packloom.task_encoders.qwen_vl import CHATML
 
@@ -15,6 +17,7 @@ class LlavaTaskEncoder(TaskEncoder):
         name="llava",
         boundaries=(Boundary(start="ASSISTANT:", ends=("</s>",)),),
         positions=text_positions,
+        image_rule=LlavaImageRule.from_parts,
         media_tokens=("<image>",),
     )
 
@@ -26,6 +29,7 @@ class LlavaNextTaskEncoder(TaskEncoder):
         name="llava_next",
         boundaries=(Boundary(start=" [/INST]", ends=("</s>",)),),
         positions=text_positions,
+        image_rule=llava_next_image_rule,
         media_tokens=("<image>",),
     )
 
@@ -37,5 +41,6 @@ class LlavaOnevisionTaskEncoder(TaskEncoder):
         name="llava_onevision",
         boundaries=(CHATML,),
         positions=text_positions,
+        image_rule=llava_onevision_image_rule,
         media_tokens=("<image>", "<video>"),
     )

@@ -10,7 +10,7 @@ import numpy as np
 from packloom.config import SampleConfig
 from packloom.errors import MaskError
 from packloom.task_encoders.prompt import Prompt
-from packloom.task_encoders.skeleton import Skeleton, fill, render_skeleton, shape_of
+from packloom.task_encoders.skeleton import Skeleton, Slot, fill, render_skeleton, shape_of
 from packloom.task_encoders.span_methods import SpanMethod
 from packloom.task_encoders.template import ChatTemplate
 from packloom.task_encoders.turns import Place, TurnSpan
@@ -86,6 +86,8 @@ class AssistantMasks:
                     code="mask.terminator",
                 )
             mask[start : end + self.config.train_terminator] = True
+            for first, last in _media_ranges(prompt, plan.skeleton, span):
+                mask[(prompt.offsets[:, 0] >= first) & (prompt.offsets[:, 0] < last)] = False
         return mask
 
 
@@ -102,3 +104,23 @@ def _token_at(prompt: Prompt, place: Place) -> int:
             hint="strip white space at the start and end of the answer",
         )
     return index
+
+
+def _media_ranges(prompt: Prompt, skeleton: Skeleton, span: TurnSpan) -> list[tuple[int, int]]:
+    """The characters of each image in an assistant turn, with what the template writes around it up to the next text.
+
+    The model never writes these: an image in an answer is context.
+    """
+    first, last = (prompt.piece_starts[place.piece] + place.offset for place in (span.start, span.end))
+    starts = prompt.piece_starts
+    ranges = []
+    for number in range(span.start.piece, span.end.piece):
+        piece = skeleton.pieces[number]
+        if not isinstance(piece, Slot) or piece.kind != "image":
+            continue
+        before = number - 1 if number and isinstance(skeleton.pieces[number - 1], str) else number
+        after = number + 1
+        if after < len(skeleton.pieces) and isinstance(skeleton.pieces[after], str):
+            after += 1
+        ranges.append((max(first, starts[before]), min(last, starts[after] if after < len(starts) else last)))
+    return ranges

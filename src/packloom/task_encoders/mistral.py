@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family, Thinking
+from packloom.task_encoders.pixtral_images import MEDIA_TOKENS, PixtralImageRule
 from packloom.task_encoders.positions import text_positions
 
 
@@ -17,6 +18,7 @@ class MistralTaskEncoder(TaskEncoder):
             Boundary(start="[/TOOL_RESULTS]", ends=("</s>",)),
         ),
         positions=text_positions,
-        media_tokens=("[IMG]", "[IMG_BREAK]", "[IMG_END]"),
+        image_rule=PixtralImageRule.from_parts,
+        media_tokens=MEDIA_TOKENS,
         thinking=Thinking(open="[THINK]", close="[/THINK]"),
     )

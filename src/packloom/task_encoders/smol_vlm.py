@@ -5,6 +5,7 @@ from __future__ import annotations
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family
 from packloom.task_encoders.positions import text_positions
+from packloom.task_encoders.smolvlm_images import MEDIA_TOKENS, SmolVLMImageRule
 
 
 class SmolVLMTaskEncoder(TaskEncoder):
@@ -14,5 +15,6 @@ class SmolVLMTaskEncoder(TaskEncoder):
         name="smolvlm",
         boundaries=(Boundary(start="Assistant:", ends=("<end_of_utterance>",)),),
         positions=text_positions,
-        media_tokens=("<image>", "<fake_token_around_image>", "<global-img>"),
+        image_rule=SmolVLMImageRule.from_parts,
+        media_tokens=MEDIA_TOKENS,
     )
