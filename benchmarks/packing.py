@@ -159,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", type=Path, help="a file of sample lengths in tokens, one per sample")
     parser.add_argument("--pack-length", type=int, default=8192, help="tokens per pack (default: %(default)s)")
-    parser.add_argument("--samples", type=int, default=8_000, help="samples per distribution (default: %(default)s)")
+    parser.add_argument("--samples", type=int, default=6_000, help="samples per distribution (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     console = Console(width=120)

@@ -2,7 +2,7 @@
 
 from packloom.collates.alignment import FP8_MULTIPLES, segment_multiple
 from packloom.collates.collate import collate
-from packloom.collates.media import MEDIA_KEYS
+from packloom.collates.media import MEDIA_FIELDS, MediaField
 from packloom.collates.packed import collate_packed
 from packloom.collates.padded import collate_padded
 from packloom.collates.tensors import CORE_FIELDS, EXTRA_FIELDS, TokenField
@@ -11,7 +11,8 @@ __all__ = [
     "CORE_FIELDS",
     "EXTRA_FIELDS",
     "FP8_MULTIPLES",
-    "MEDIA_KEYS",
+    "MEDIA_FIELDS",
+    "MediaField",
     "TokenField",
     "collate",
     "collate_packed",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from packloom.collates.labels import make_labels
-from packloom.collates.media import MEDIA_KEYS
+from packloom.collates.media import MEDIA_FIELDS
 from packloom.collates.tensors import CORE_FIELDS, EXTRA_FIELDS, TokenField
 from packloom.errors import BatchError, ConfigError
 from packloom.types import Batch, EncodedSample, LabelShift, Row
@@ -16,7 +16,7 @@ from packloom.types import Batch, EncodedSample, LabelShift, Row
 #: Position axes that a sample may have: plain, or the three of mRoPE.
 POSITION_AXES = (1, 3)
 #: What a batch holds beside the tensors that samples bring.
-RESERVED_KEYS = Batch.__annotations__.keys() - MEDIA_KEYS.keys() - {field.name for field in EXTRA_FIELDS}
+RESERVED_KEYS = Batch.__annotations__.keys() - {field.name for field in (*EXTRA_FIELDS, *MEDIA_FIELDS)}
 
 
 def token_columns(

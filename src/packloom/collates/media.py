@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -11,27 +11,35 @@ from packloom.collates.media_joins import join
 from packloom.errors import BatchError
 from packloom.types import MediaKind, Row
 
-#: The keys of transformers' processors that join over rows, and the kind of media that they describe.
-MEDIA_KEYS: Mapping[str, MediaKind] = MappingProxyType(
-    {
-        "pixel_values": "image",
-        "image_grid_thw": "image",
-        "image_sizes": "image",
-        "image_position_ids": "image",
-        "pixel_attention_mask": "image",
-        "batch_num_images": "image",
-        "num_crops": "image",
-        "spatial_shapes": "image",
-        "pixel_values_videos": "video",
-        "video_grid_thw": "video",
-        "second_per_grid_ts": "video",
-        "video_position_ids": "video",
-        "pixel_attention_mask_videos": "video",
-        "input_features": "audio",
-        "feature_attention_mask": "audio",
-        "input_features_mask": "audio",
-    }
+
+@dataclass(frozen=True, kw_only=True)
+class MediaField:
+    """One key of a model's media input; keys of one ``kind`` describe the same media."""
+
+    name: str
+    kind: MediaKind
+
+
+#: The keys of transformers' processors that join over rows.
+MEDIA_FIELDS = (
+    MediaField(name="pixel_values", kind="image"),
+    MediaField(name="image_grid_thw", kind="image"),
+    MediaField(name="image_sizes", kind="image"),
+    MediaField(name="image_position_ids", kind="image"),
+    MediaField(name="pixel_attention_mask", kind="image"),
+    MediaField(name="batch_num_images", kind="image"),
+    MediaField(name="num_crops", kind="image"),
+    MediaField(name="spatial_shapes", kind="image"),
+    MediaField(name="pixel_values_videos", kind="video"),
+    MediaField(name="video_grid_thw", kind="video"),
+    MediaField(name="second_per_grid_ts", kind="video"),
+    MediaField(name="video_position_ids", kind="video"),
+    MediaField(name="pixel_attention_mask_videos", kind="video"),
+    MediaField(name="input_features", kind="audio"),
+    MediaField(name="feature_attention_mask", kind="audio"),
+    MediaField(name="input_features_mask", kind="audio"),
 )
+_KINDS = {field.name: field.kind for field in MEDIA_FIELDS}
 
 #: Patches [P, ...] and the grids [I, 3] whose t·h·w must add up to P.
 _GRIDS = {"pixel_values": "image_grid_thw", "pixel_values_videos": "video_grid_thw"}
@@ -54,9 +62,9 @@ def _present(row: Row, media_joins: Mapping[str, str]) -> dict[str, Tensor]:
     """The row's media tensors, but for those that hold no media."""
     key = row.sample.key
     for name, tensor in row.media_tensors.items():
-        if name not in MEDIA_KEYS and name not in media_joins:
+        if name not in _KINDS and name not in media_joins:
             raise BatchError(
-                f"sample {key!r} has a media tensor {name!r}, which is in no table (known: {', '.join(MEDIA_KEYS)}):"
+                f"sample {key!r} has a media tensor {name!r}, which is in no table (known: {', '.join(_KINDS)}):"
                 " name its rule in the collate's media_joins, or drop it in the encoder"
             )
         if not isinstance(tensor, Tensor) or tensor.ndim == 0:
@@ -77,8 +85,8 @@ def _check_companions(rows: Sequence[Row], present: Sequence[Mapping[str, Tensor
     """Keys of one kind describe the same media: a row brings either those that the others bring, or none."""
     seen: dict[MediaKind, tuple[str, list[str]]] = {}
     for row, tensors in zip(rows, present, strict=True):
-        for kind in dict.fromkeys(MEDIA_KEYS[name] for name in tensors if name in MEDIA_KEYS):
-            keys = sorted(name for name in tensors if MEDIA_KEYS.get(name) == kind)
+        for kind in dict.fromkeys(_KINDS[name] for name in tensors if name in _KINDS):
+            keys = sorted(name for name in tensors if _KINDS.get(name) == kind)
             first, expected = seen.setdefault(kind, (row.sample.key, keys))
             if keys != expected:
                 raise BatchError(

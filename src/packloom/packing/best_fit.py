@@ -19,12 +19,13 @@ class BestFitPacker:
 
     Samples wait uncommitted until their pack leaves. One leaves when more than ``open_packs`` packs' worth of samples
     wait, or more than ``buffer_size`` samples that are more than one pack's worth, or when the oldest has seen
-    ``max_wait`` later ones. It takes the set with most tokens among the ``buffer_size`` oldest (a subset-sum search
-    within both limits; ties go to fewer patches, then to older samples), and holds it in order of arrival.
+    ``max_wait`` later ones. It takes the set with most tokens within both limits (an exact subset-sum search over
+    ``buffer_size`` samples at a time, oldest first; ties go to fewer patches, then to older samples), and holds it
+    in order of arrival.
 
     On every stream it needs no more packs than next-fit with the same limits and ``max_wait``: it counts next-fit's
-    packs along, and where its choice could fall behind it begins the pack with all that next-fit would put there.
-    (Leaving samples out never makes next-fit worse: Murgolo 1988, "Anomalous behavior in bin packing algorithms".)
+    packs along, and where its choice could fall behind it begins the pack with all that next-fit would put there
+    (next-fit on fewer samples never needs more packs).
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from packloom.task_encoders.processors import ProcessorParts, load_parts, parts_
 from packloom.task_encoders.prompt import PlainTokenizer
 from packloom.task_encoders.registry import find_encoder
 from packloom.task_encoders.span_methods import SpanMethod
-from packloom.task_encoders.template import ChatTemplate, has_media
+from packloom.task_encoders.template import ChatTemplate, fold_system, has_media
 from packloom.task_encoders.thinking import renders_reasoning, settle_reasoning
 from packloom.types import Batch, ChatSample, EncodedSample, LabelShift, Layout, RawSample, Row
 
@@ -177,6 +177,8 @@ class TaskEncoder:
         return self.collate(self.batch(list(map(self.encode_sample, raws))), layout=layout, label_shift=label_shift)
 
     def _encode(self, chat: ChatSample) -> EncodedSample:
+        if self.family.system_in_last_user:
+            chat = fold_system(chat)
         chat = settle_reasoning(chat, self.thinking, self.config.thinking)
         self.control_tokens.refuse_in(chat, texts_too=self.config.control_tokens == "refuse")
         media = self.images.measure(chat.media, self.config.limits)

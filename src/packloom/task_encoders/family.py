@@ -122,4 +122,5 @@ class Family:
         "parts"  # the form of message content that the template renders in full
     )
     token_types: str | None = None  # the per-token tensor that marks image tokens with 1, e.g. "mm_token_type_ids"
+    system_in_last_user: bool = False  # the template does this for prompts, and drops the text before an answer
     template_variables: tuple[tuple[str, Any], ...] = ()

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family, Thinking
 from packloom.task_encoders.pixtral_images import MEDIA_TOKENS, PixtralImageRule
 from packloom.task_encoders.positions import text_positions
 
+MISTRAL3 = Family(
+    name="mistral3",
+    # one delimiter ends the user's turn and starts the assistant's; a tool result does the same
+    boundaries=(
+        Boundary(start="[/INST]", ends=("</s>",)),
+        Boundary(start="[/TOOL_RESULTS]", ends=("</s>",)),
+    ),
+    positions=text_positions,
+    image_rule=PixtralImageRule.from_parts,
+    media_tokens=MEDIA_TOKENS,
+    thinking=Thinking(open="[THINK]", close="[/THINK]"),
+)
+
 
 class MistralTaskEncoder(TaskEncoder):
-    """One delimiter ends the user's turn and starts the assistant's; a tool result does the same."""
+    """Mistral-Small-3.x and Ministral 3: a default system prompt is added by the template, some with today's date."""
 
-    family = Family(
-        name="mistral3",
-        boundaries=(
-            Boundary(start="[/INST]", ends=("</s>",)),
-            Boundary(start="[/TOOL_RESULTS]", ends=("</s>",)),
-        ),
-        positions=text_positions,
-        image_rule=PixtralImageRule.from_parts,
-        media_tokens=MEDIA_TOKENS,
-        thinking=Thinking(open="[THINK]", close="[/THINK]"),
-    )
+    family = MISTRAL3
+
+
+class PixtralTaskEncoder(TaskEncoder):
+    """Pixtral: the system text stands in the last user turn, as in the prompts that its template writes."""
+
+    family = dataclasses.replace(MISTRAL3, name="pixtral", system_in_last_user=True)

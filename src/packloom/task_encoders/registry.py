@@ -28,13 +28,16 @@ BUILT_IN = {
     "glm46v": "packloom.task_encoders.glm_v:Glm46vTaskEncoder",
     "kimi_k25": "packloom.task_encoders.kimi:KimiK25TaskEncoder",
     "mistral3": "packloom.task_encoders.mistral:MistralTaskEncoder",
-    "pixtral": "packloom.task_encoders.mistral:MistralTaskEncoder",
+    "pixtral": "packloom.task_encoders.mistral:PixtralTaskEncoder",
     "internvl": "packloom.task_encoders.intern_vl:InternVLTaskEncoder",
     "smolvlm": "packloom.task_encoders.smol_vlm:SmolVLMTaskEncoder",
     "llava": "packloom.task_encoders.llava:LlavaTaskEncoder",
     "llava_next": "packloom.task_encoders.llava:LlavaNextTaskEncoder",
     "llava_onevision": "packloom.task_encoders.llava:LlavaOnevisionTaskEncoder",
 }
+
+#: Model types that several families' checkpoints share; there the processor class decides.
+SHARED_MODEL_TYPES: dict[tuple[str | None, str | None], str] = {("llava", "PixtralProcessor"): "pixtral"}
 
 #: For tokenizers whose model is in no table: the boundaries are inferred from the template.
 GENERIC_TEXT = "packloom.task_encoders.text:TextTaskEncoder"
@@ -78,6 +81,7 @@ def find_encoder(
     A tokenizer of an unknown model gets the generic text encoder; an unknown processor is a ProcessorError.
     """
     by_class = PROCESSOR_CLASSES.get(processor_class or "")
+    model_type = SHARED_MODEL_TYPES.get((model_type, processor_class), model_type)
     for candidate in (model_type, by_class):
         found = _lookup(candidate) if candidate else None
         if found is not None:

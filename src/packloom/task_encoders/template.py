@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,6 +80,17 @@ class ChatTemplate:
             {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": part.kind}
             for part in message.parts
         ]
+
+
+def fold_system(chat: ChatSample) -> ChatSample:
+    """The conversation with its system text at the start of the last user turn, two newlines behind it."""
+    system, *messages = chat.messages
+    users = [number for number, message in enumerate(messages) if message.role == "user"]
+    if system.role != "system" or not users:
+        return chat
+    user = messages[users[-1]]
+    messages[users[-1]] = dataclasses.replace(user, parts=(*system.parts, TextPart(text="\n\n"), *user.parts))
+    return dataclasses.replace(chat, messages=tuple(messages))
 
 
 def contiguous_texts(message: Message) -> list[str]:

@@ -64,10 +64,14 @@ def find_turns(
 def match_turns(
     skeleton: Skeleton, chat: ChatSample, spans: Sequence[Span], *, prompt_prefixes: Sequence[str], thought_end: str
 ) -> tuple[TurnSpan, ...]:
-    """Prove that spans, however they were found, are the assistant turns one to one and in order."""
+    """Prove that spans, however they were found, are the assistant turns one to one and in order.
+
+    Some templates write a system turn like an assistant's: a span of another role's texts alone is no assistant turn.
+    """
     turns = [number for number, message in enumerate(chat.messages) if message.role == "assistant"]
     if not turns:
         raise MaskError("there is no assistant turn, so nothing to train on", code="mask.no_assistant")
+    spans = [span for span in spans if not _owners(skeleton, span) or _owners(skeleton, span) & set(turns)]
     if len(spans) != len(turns):
         raise MaskError(
             f"{len(turns)} assistant turns, but the template writes {len(spans)} complete ones",
@@ -121,13 +125,16 @@ def _events(skeleton: Skeleton, boundary: Boundary) -> Iterator[tuple[Place, str
             yield Place(piece=number, offset=offset), text
 
 
+def _owners(skeleton: Skeleton, span: Span) -> set[int]:
+    """The messages that have a part in the span."""
+    pieces = skeleton.pieces[span.start.piece : span.end.piece]
+    return {piece.message for piece in pieces if isinstance(piece, Slot)}
+
+
 def _prove(span: Span, turn: int, skeleton: Skeleton) -> None:
     """Only this turn's own texts stand in its span."""
-    for piece in skeleton.pieces[span.start.piece : span.end.piece]:
-        if isinstance(piece, Slot) and piece.message != turn:
-            raise MaskError(
-                f"the span of assistant message {turn} holds a part of message {piece.message}", code="mask.span_text"
-            )
+    for other in sorted(_owners(skeleton, span) - {turn}):
+        raise MaskError(f"the span of assistant message {turn} holds a part of message {other}", code="mask.span_text")
 
 
 def _prove_nothing_is_outside(spans: Sequence[Span], turns: Sequence[int], skeleton: Skeleton) -> None:
