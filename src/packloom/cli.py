@@ -74,7 +74,7 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout; the rest on stderr.")] = False,
 ) -> None:
     """Train a tiny vision-language model on real images, from shards to weights, on the CPU and without a network."""
-    # Here, so that --help and --version answer without loading torch.
+    # Here, since only this command needs them.
     from packloom.demo.report import as_table  # noqa: PLC0415
     from packloom.demo.run import DemoSettings, run_demo  # noqa: PLC0415
 

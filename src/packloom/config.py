@@ -109,8 +109,8 @@ class PackingConfig:
 
     pack_length: int | None = None  # T's budget in tokens; None takes the encoder's max_length
     max_patches: int | None = None  # vision patches per pack
-    open_packs: int = 16
-    buffer_size: int = 64  # samples that wait outside open packs
+    open_packs: int = 16  # packs' worth of samples that may wait; 32 or more fill better where samples are long
+    buffer_size: int = 64  # further samples that may wait, to choose from
     max_wait: int = 2000  # no sample waits for more than this many further samples
     segment_multiple: int = 1  # each segment is padded to a multiple of this (2·cp, cp·tp, ...)
     pad_to_length: bool = False  # every pack exactly pack_length long

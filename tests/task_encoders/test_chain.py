@@ -85,6 +85,7 @@ ODD_TEMPLATES = {
         "<|endoftext|>",
         " ",
     ),
+    "nothing but ends": ("{% for m in messages %}{{ m.content[0].text }}<|im_end|>{% endfor %}", "<|im_end|>", ""),
     "one token between all turns": (
         "{% for m in messages %}<|box_start|>{{ m.role }}<|box_end|>{{ m.content[0].text }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}<|box_start|>assistant<|box_end|>{% endif %}",
@@ -112,7 +113,6 @@ def test_boundaries_are_inferred_from_a_template_never_seen(name, encoder_of):
             "{% for m in messages %}{{ m.role }}: {{ m.content[0].text }}\n{% endfor %}",
             "no special token stands behind",
         ),
-        ("{% for m in messages %}{{ m.content[0].text }}<|im_end|>{% endfor %}", "inferred boundaries: "),
         ("{% for m in messages %}{{ m.role }}<|im_end|>{% endfor %}", "drops the text"),
         ("{{ raise_exception('not today') }}", "not today"),
     ],

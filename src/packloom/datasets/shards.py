@@ -64,10 +64,11 @@ def read_shard(
     with file:
         entries, tar = scan_shard(file, path, max_member_bytes=max_member_bytes)
         for entry in entries[first::step]:
-            yield entry.fault or _load(entry, tar, path)
+            yield entry.fault or load_sample(entry, tar, path)
 
 
-def _load(entry: Entry, tar: tarfile.TarFile | None, path: str) -> RawSample | ReadError:
+def load_sample(entry: Entry, tar: tarfile.TarFile | None, path: str) -> RawSample | ReadError:
+    """The sample of an entry without a fault, or the ReadError for what cannot be read of it."""
     sample: RawSample = {"__key__": entry.key, "__url__": path}
     try:
         for name, member in entry.members.items():

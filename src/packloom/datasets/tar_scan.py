@@ -48,7 +48,17 @@ class ShardFile(io.BufferedReader):
         return super().read(min(size, max(0, self.size - self.tell())))
 
 
-def scan_shard(file: ShardFile, path: str, *, max_member_bytes: int) -> tuple[list[Entry], tarfile.TarFile | None]:
+class SampleBytes(io.BytesIO):
+    """The bytes of one sample, headers included, as a shard of its own: an end mark follows them."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data + bytes(-len(data) % tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE))
+        self.size = len(self.getbuffer())
+
+
+def scan_shard(
+    file: ShardFile | SampleBytes, path: str, *, max_member_bytes: int
+) -> tuple[list[Entry], tarfile.TarFile | None]:
     """Read every header of a shard, no payload: one entry per key in the order of first appearance, and the tar."""
     try:
         tar = tarfile.TarFile(fileobj=file)
@@ -75,7 +85,7 @@ class _Damage:
     reason: str
 
 
-def _walk(tar: tarfile.TarFile, file: ShardFile) -> tuple[list[tarfile.TarInfo], _Damage | None]:
+def _walk(tar: tarfile.TarFile, file: ShardFile | SampleBytes) -> tuple[list[tarfile.TarInfo], _Damage | None]:
     """All members up to the end or to the first damage. tarfile itself ends at some damage as if all were well."""
     members: list[tarfile.TarInfo] = []
     while True:
@@ -91,7 +101,7 @@ def _walk(tar: tarfile.TarFile, file: ShardFile) -> tuple[list[tarfile.TarInfo],
         members.append(member)
 
 
-def _check_end(file: ShardFile, offset: int) -> _Damage | None:
+def _check_end(file: ShardFile | SampleBytes, offset: int) -> _Damage | None:
     """A whole tar ends in at least one block of zeros, and nothing but zeros follows."""
     file.seek(offset)
     block = file.read(tarfile.BLOCKSIZE)
@@ -160,7 +170,7 @@ def _damage_error(
     return ReadError(reason, key=cut_off[0] if cut_off else path, code=damage.code, hint=_REPAIR)
 
 
-def _not_a_tar(file: ShardFile, path: str, error: Exception) -> ReadError:
+def _not_a_tar(file: ShardFile | SampleBytes, path: str, error: Exception) -> ReadError:
     file.seek(0)
     start = file.read(8)
     packed = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)

@@ -107,7 +107,9 @@ class Pipeline:
     def _packer(self) -> CheckedPacker:
         settings = self.config.packing
         if self.recipe.pack_function is not None:
-            window = WindowPacker(self.recipe.pack_function, self.limits, max_wait=settings.max_wait)
+            window = WindowPacker(
+                self.recipe.pack_function, self.limits, window=min(256, settings.max_wait), max_wait=settings.max_wait
+            )
             return CheckedPacker(window, self.limits, max_wait=settings.max_wait)
         best_fit = BestFitPacker(
             self.limits, open_packs=settings.open_packs, buffer_size=settings.buffer_size, max_wait=settings.max_wait

@@ -165,6 +165,7 @@ class TaskEncoder:
             pad_to_multiple_of=pad_to_multiple_of,
             segment_multiple=segment_multiple,
             length=length,
+            media_joins=self.family.media_joins,
         )
 
     def collate_fn(

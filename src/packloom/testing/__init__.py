@@ -1,0 +1,18 @@
+"""What users' own tests need: an encoder goes in, a report on its assistant masks comes out."""
+
+from packloom.testing.cases import MaskCase
+from packloom.testing.check import check_masks
+from packloom.testing.report import CaseResult, MaskReport
+from packloom.testing.snapshot import Change, compare_snapshots, read_snapshot, take_snapshot, write_snapshot
+
+__all__ = [
+    "CaseResult",
+    "Change",
+    "MaskCase",
+    "MaskReport",
+    "check_masks",
+    "compare_snapshots",
+    "read_snapshot",
+    "take_snapshot",
+    "write_snapshot",
+]

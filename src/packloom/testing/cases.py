@@ -1,0 +1,42 @@
+"""A conversation with what must be trained on enters, the ChatSample that an encoder takes leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from packloom.task_encoders.cookers import cook
+from packloom.types import ChatSample
+
+#: Where a case is truncated: in the last answer, in the last question, or in the last image.
+Cut = Literal["answer", "question", "image"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskCase:
+    """One conversation with the texts that must be trained on.
+
+    ``messages`` are OpenAI-style; their image parts (``{"type": "image"}``) take ``images``, compressed files, in order.
+
+    ``supervised`` has one entry per trained span, in order: the text of the answer, or the pieces of it (reasoning,
+    answer, a tool's name and arguments) where the template writes something of its own between them. Reasoning of
+    an earlier turn may be missing, for templates drop it. A text may come out trimmed. None: the row must be refused.
+    ``may_refuse`` accepts a refusal beside the spans.
+    """
+
+    name: str
+    messages: Sequence[Mapping[str, Any]]
+    supervised: Sequence[str | Sequence[str]] | None
+    images: Sequence[bytes] = field(default=(), repr=False)
+    tools: Sequence[Mapping[str, Any]] = ()
+    may_refuse: bool = False
+    cut: Cut | None = None
+    twin: MaskCase | None = field(default=None, repr=False)  # must have exactly the same control tokens
+
+    @property
+    def chat(self) -> ChatSample:
+        """The conversation as an encoder takes it; raises CookError for messages that are none."""
+        row = {"messages": [dict(message) for message in self.messages], "tools": [dict(tool) for tool in self.tools]}
+        images = {f"{number}.png": data for number, data in enumerate(self.images)}
+        return cook({"__key__": self.name, "json": row, **images})
