@@ -52,6 +52,10 @@ ONE_SIZE = ("gemma3", "llava")  # slow, and every image becomes the same
 SIZES = [(1, 1), (1, 200), (200, 1), (3000, 40), (40, 3000), (3, 150), (27, 28), (224, 224), (336, 672), (337, 671)]
 SIZES += [(451, 300), (500, 333), (1025, 1023)]
 
+#: media tokens of an image 451 wide and 300 high
+PHOTO = {"gemma3": 256, "gemma4": 260, "glm4v": 176, "glm46v": 176, "internvl3": 7 * 256, "kimi_k25": 187}
+PHOTO |= {"llava": 576, "llava_next": 1464, "llava_onevision": 1836, "ministral3": 187, "mistral3": 187}
+PHOTO |= {"pixtral": 551, "qwen3_5": 126, "smolvlm": 13 * 64}
 TOKEN_KEYS = {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}
 
 Whole = tuple[ProcessorParts, ImageRule, Any]
@@ -114,6 +118,12 @@ def test_sizes_are_predicted(family, whole):
         check(whole(family), height, width)
 
 
+@pytest.mark.parametrize("family", RULES)
+def test_the_tokens_of_a_photo(family, whole):
+    _, rule, _ = whole(family)
+    assert sum(rule.measure(300, 451).runs) == PHOTO[family]
+
+
 @pytest.mark.parametrize("family", sorted(set(RULES) - set(ONE_SIZE)))
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(1, 700), st.integers(1, 700))
@@ -173,9 +183,9 @@ def test_a_loaded_processor_gives_the_same_rule_as_its_folder(family, whole):
 
 @pytest.mark.parametrize("family", RULES)
 def test_the_template_prints_the_placeholder_once_for_an_image(family, whole):
-    parts, rule, processor = whole(family)
+    parts, rule, _ = whole(family)
     content = [{"type": "image"}, {"type": "text", "text": "What is it?"}]
-    rendered = processor.apply_chat_template(
+    rendered = parts.tokenizer.apply_chat_template(
         [{"role": "user", "content": content}], chat_template=parts.chat_template, tokenize=False
     )
     assert rendered.count(rule.placeholder) == 1

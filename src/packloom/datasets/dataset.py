@@ -37,8 +37,8 @@ def open_dataset(
     """Open indexed shards: a folder, a tar, a brace pattern, or a list of these (read one after the other).
 
     Paths are local or urls that fsspec reads (s3, gcs, http, memory, ...). Only the manifests are read here. A folder
-    that Energon prepared (``.nv-meta``) opens as it is: the shards of ``split_part`` (by default ``train``), without what
-    its split file excludes.
+    that Energon prepared (``.nv-meta``) opens as it is: the shards of ``split_part`` (``train`` if it is None), less
+    what its split file excludes.
 
     With ``verify`` the bytes of every part are compared with the checksum in the index; a part over
     ``max_member_bytes`` is not read. ``index_dir`` is where ``packloom index --index-dir`` put the index.

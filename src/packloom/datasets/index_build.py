@@ -21,7 +21,15 @@ from packloom.datasets.files import fetch_file, list_tars, read_file, status, wr
 from packloom.datasets.folders import Paths, Selection, check_index_dir, select_shards
 from packloom.datasets.index import ShardIndex
 from packloom.datasets.index_shard import index_shard
-from packloom.datasets.manifest import Manifest, ShardEntry, index_path, index_root, read_manifest, write_manifest
+from packloom.datasets.manifest import (
+    Manifest,
+    ShardEntry,
+    index_path,
+    index_root,
+    read_manifest,
+    shard_entry,
+    write_manifest,
+)
 from packloom.datasets.paths import is_url, join
 from packloom.errors import ConfigError, ReadError, ShardError
 
@@ -80,17 +88,6 @@ def build_index(
         num_skipped=sum(result.was_fresh for result in done),
         faults=[(result.task.path, fault) for result in results for fault in result.faults],
         failures=[(result.task.path, result.failure) for result in results if result.failure],
-    )
-
-
-def shard_entry(index: ShardIndex, name: str) -> ShardEntry:
-    """The line of a manifest for a shard."""
-    return ShardEntry(
-        name=name,
-        num_samples=index.num_samples,
-        num_faults=len(index.faults),
-        num_bytes=index.shard_bytes,
-        sha256=index.sha256,
     )
 
 

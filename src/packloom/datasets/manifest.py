@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from packloom.datasets.files import read_file, write_file
+from packloom.datasets.index import ShardIndex
 from packloom.datasets.paths import join
 from packloom.errors import ShardError
 
@@ -16,6 +17,7 @@ MANIFEST_VERSION = 1
 #: The folder of the index within a folder of shards.
 INDEX_FOLDER = ".packloom"
 MANIFEST_NAME = "manifest.json"
+INDEX_SUFFIX = ".index"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +93,18 @@ def index_root(folder: str) -> str:
 
 def index_path(root: str, shard_name: str) -> str:
     """The index file of a shard."""
-    return join(root, f"{shard_name}.index")
+    return join(root, shard_name + INDEX_SUFFIX)
+
+
+def shard_entry(index: ShardIndex, name: str) -> ShardEntry:
+    """The line of a manifest for a shard."""
+    return ShardEntry(
+        name=name,
+        num_samples=index.num_samples,
+        num_faults=len(index.faults),
+        num_bytes=index.shard_bytes,
+        sha256=index.sha256,
+    )
 
 
 def read_manifest(root: str, *, next_move: str) -> Manifest | None:

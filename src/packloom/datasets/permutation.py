@@ -1,4 +1,4 @@
-"""A size and a key enter, a permutation of 0..size-1 leaves that gives any one item, or its inverse, in constant time."""
+"""A size and a key enter, a permutation of 0..size-1 leaves, which gives any item and its place in constant time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from packloom.rng import derive_seed
 
 _MASK = (1 << 64) - 1
 #: Each changes one half by the other. Fewer leave patterns in small permutations: tests/datasets/test_permutation.py.
-NUM_ROUNDS = 12
+NUM_ROUNDS = 16
 #: The finaliser of SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
 _MIX_1, _MIX_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
@@ -86,11 +86,12 @@ class Permutation:
                 high ^= _mix_many(low ^ np.uint64(key)) & high_mask
             else:
                 low ^= _mix_many(high ^ np.uint64(key)) & low_mask
-        return high << np.uint64(low_bits) | low
+        joined: np.ndarray = high << np.uint64(low_bits) | low
+        return joined
 
 
 def make_permutation(size: int, *parts: int | str) -> Permutation:
-    """The permutation of 0..size-1 that the parts name; equal parts give equal ones. Raises ConfigError below size 1."""
+    """The permutation of 0..size-1 that the parts name, a full shuffle. Raises ConfigError below size 1."""
     if size < 1:
         raise ConfigError(f"a permutation needs at least one item, got {size}")
     seed = derive_seed(*parts)
@@ -107,4 +108,5 @@ def _mix(value: int) -> int:
 def _mix_many(values: np.ndarray) -> np.ndarray:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(_MIX_1)  # wraps at 64 bits, as meant
     values = (values ^ (values >> np.uint64(27))) * np.uint64(_MIX_2)
-    return values ^ (values >> np.uint64(31))
+    mixed: np.ndarray = values ^ (values >> np.uint64(31))
+    return mixed

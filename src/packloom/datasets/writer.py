@@ -6,11 +6,23 @@ import contextlib
 import os
 import tarfile
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from webdataset import TarWriter
 
+from packloom.datasets.files import write_file
+from packloom.datasets.index_shard import index_shard
+from packloom.datasets.manifest import (
+    INDEX_SUFFIX,
+    MANIFEST_NAME,
+    ShardEntry,
+    index_path,
+    index_root,
+    shard_entry,
+    write_manifest,
+)
 from packloom.datasets.parts import encode_parts
 from packloom.errors import ConfigError, SampleError, ShardError
 
@@ -32,6 +44,8 @@ def write_shards(
     as UTF-8 with its keys in their own order, a str part as UTF-8; part names are lower-cased, as every reader does.
     Other names in double underscores (``__url__``) are a reader's notes and are not written. A shard ends before it
     has more than ``samples_per_shard`` samples or ``max_shard_bytes`` bytes; one sample over that gets its own shard.
+
+    The index goes into ``.packloom/`` beside the shards, so that ``open_dataset(folder)`` works at once.
 
     Equal samples give equal bytes. Each shard is written under a hidden name, synced and then renamed, so what lies
     under a final name is whole; after an error the shards finished before it stay, and nothing else. With
@@ -75,8 +89,11 @@ def _prepare_folder(folder: Path, *, overwrite: bool) -> Path:
         raise ShardError(
             f"{folder} already holds {len(ours)} shard(s): pass overwrite=True to replace them, or name another folder"
         )
-    for leftover in folder.glob(".shard-*.tar.partial"):  # of a run that was killed
+    root = Path(index_root(str(folder)))
+    for leftover in (*folder.glob(".shard-*.partial"), *root.glob(".shard-*.partial")):  # of a run that was killed
         leftover.unlink()
+    if not ours:  # of shards that somebody removed
+        root.joinpath(MANIFEST_NAME).unlink(missing_ok=True)
     return folder
 
 
@@ -89,7 +106,9 @@ class _ShardSet:
         self.max_bytes = max_bytes
         self.rename_at_end = rename_at_end
         self.open: _OpenShard | None = None
-        self.waiting: list[tuple[Path, Path]] = []  # (hidden, final)
+        self.index_root = Path(index_root(str(folder)))
+        self.waiting: list[list[tuple[Path, Path]]] = []  # per shard: (hidden, final) of the shard and of its index
+        self.entries: list[ShardEntry] = []
         self.done: list[Path] = []
 
     def add(self, key: str, parts: Mapping[str, bytes]) -> None:
@@ -111,33 +130,51 @@ class _ShardSet:
         self._close()
         if self.rename_at_end:
             self._rename()
+        write_manifest(str(self.index_root), self.entries)
         return self.done
 
     def discard_unfinished(self) -> None:
         """Remove every file that did not get its final name; after ``finish`` there is none."""
-        for hidden, _ in self.waiting:
+        for hidden, _ in chain.from_iterable(self.waiting):
             hidden.unlink(missing_ok=True)
         if self.open is not None:
             self.open.discard()
 
     def _close(self) -> None:
         if self.open is not None:
+            hidden, final = self.open.hidden, self.open.final
             self.open.close()
-            self.waiting.append((self.open.hidden, self.open.final))
+            self.waiting.append([(hidden, final)])
             self.open = None
+            self._write_index(hidden, final)
         if not self.rename_at_end:
             self._rename()
 
     def _rename(self) -> None:
-        if self.rename_at_end:  # the old set may be longer than the new one
-            for stale in set(self.folder.glob(_SHARD_GLOB)) - {final for _, final in self.waiting}:
-                stale.unlink()
+        if self.rename_at_end:
+            self._remove_old_set()
         while self.waiting:
-            hidden, final = self.waiting[0]
-            os.replace(hidden, final)
-            self.done.append(final)
+            for hidden, final in self.waiting[0]:
+                os.replace(hidden, final)
+            self.done.append(self.waiting[0][0][1])
             del self.waiting[0]
         _sync_folder(self.folder)
+
+    def _write_index(self, hidden: Path, final: Path) -> None:
+        index = index_shard(str(hidden), name=final.name)
+        target = Path(index_path(str(self.index_root), final.name))
+        hidden_target = target.with_name(f".{target.name}.partial")
+        self.waiting[-1].append((hidden_target, target))
+        write_file(str(hidden_target), index.to_bytes())
+        self.entries.append(shard_entry(index, final.name))
+
+    def _remove_old_set(self) -> None:
+        """The manifest first: from then on nobody takes new shards for old ones. The old set may be the longer one."""
+        self.index_root.joinpath(MANIFEST_NAME).unlink(missing_ok=True)
+        new = {final for _, final in chain.from_iterable(self.waiting)}
+        old = {*self.folder.glob(_SHARD_GLOB), *self.index_root.glob(_SHARD_GLOB + INDEX_SUFFIX)}
+        for stale in old - new:
+            stale.unlink()
 
 
 class _OpenShard:

@@ -64,5 +64,5 @@ class LlavaImageRule:
 
 def extra_tokens(parts: ProcessorParts) -> int:
     """Tokens of a picture beyond its patches: the vision tower's class tokens, less the one that is dropped."""
-    added = parts.settings.get("num_additional_image_tokens", 0)
+    added = parts.settings.get("num_additional_image_tokens") or 0
     return int(added) - (parts.settings.get("vision_feature_select_strategy") == "default")

@@ -40,3 +40,31 @@ class MaskCase:
         row = {"messages": [dict(message) for message in self.messages], "tools": [dict(tool) for tool in self.tools]}
         images = {f"{number}.png": data for number, data in enumerate(self.images)}
         return cook({"__key__": self.name, "json": row, **images})
+
+    @property
+    def early_reasoning(self) -> list[str]:
+        """The reasoning of every assistant turn but the last."""
+        turns = [message for message in self.messages if message.get("role") == "assistant"]
+        return [str(turn["reasoning_content"]) for turn in turns[:-1] if turn.get("reasoning_content")]
+
+    @property
+    def last_question(self) -> str:
+        """The text of the last user turn, trimmed."""
+        return [_text(message) for message in self.messages if message.get("role") == "user"][-1].strip()
+
+    @property
+    def tool_names(self) -> list[str]:
+        """The names of the tools that the row declares."""
+        return [str(tool.get("function", tool).get("name", "")) for tool in self.tools]
+
+    def texts_beside(self, own: Sequence[str]) -> list[str]:
+        """The texts of the messages that hold none of ``own``."""
+        texts = [_text(message).strip() for message in self.messages]
+        return [text for text in texts if text and not any(piece in text or text in piece for piece in own)]
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return "".join(str(part.get("text") or "") for part in content)
