@@ -15,7 +15,7 @@ import transformers.models.smolvlm.processing_smolvlm as smolvlm_processing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from transformers import ProcessorMixin
+from transformers import Idefics3ImageProcessorPil, Idefics3Processor, ProcessorMixin
 
 from packloom.task_encoders.anyres_images import llava_next_image_rule, llava_onevision_image_rule
 from packloom.task_encoders.family import ImageLayout, ImageRule
@@ -136,7 +136,7 @@ def test_the_whole_processor_gives_the_same_tensors_and_tokens(family, whole):
     parts, rule, processor = whole(family)
     sizes = [(90, 60), (50, 110)]
     images = [noise(*size) for size in sizes]
-    layouts = measure_all(family, rule, sizes)
+    layouts = [rule.measure(*size, num_images=len(sizes)) for size in sizes]
     tensors = process(parts, rule, images)
     assert [rule.expected(layout) for layout in layouts] == [rule.produced(tensors, index) for index in (0, 1)]
     assert set(tensors) == {*rule.model_keys, *rule.helper_keys}
@@ -148,12 +148,6 @@ def test_the_whole_processor_gives_the_same_tensors_and_tokens(family, whole):
         assert torch.equal(tensors[key], theirs[key]), key
     ours = text.replace(rule.placeholder, "{}").format(*(layout.text for layout in layouts))
     assert expand_ids(parts, rule, ours, layouts) == theirs["input_ids"][0].tolist()
-
-
-def measure_all(family: str, rule: Any, sizes: list[tuple[int, int]]) -> list[ImageLayout]:
-    """The layouts of one sample's images; LLaVA-OneVision's depend on how many there are."""
-    count = {"num_images": len(sizes)} if family == "llava_onevision" else {}
-    return [rule.measure(*size, **count) for size in sizes]
 
 
 def expand_ids(parts: ProcessorParts, rule: ImageRule, text: str, layouts: list[ImageLayout]) -> list[int]:
@@ -189,3 +183,13 @@ def test_the_template_prints_the_placeholder_once_for_an_image(family, whole):
         [{"role": "user", "content": content}], chat_template=parts.chat_template, tokenize=False
     )
     assert rendered.count(rule.placeholder) == 1
+
+
+def test_idefics3_follows_the_rule_of_smolvlm(processor_dir):
+    tokenizer = load_parts(processor_dir("smolvlm")).tokenizer
+    processor = Idefics3Processor(Idefics3ImageProcessorPil(), tokenizer, chat_template="{{ messages }}")
+    parts = parts_of(processor)
+    rule = SmolVLMImageRule.from_parts(parts)
+    for height, width in [(300, 451), (40, 40), (900, 100)]:
+        check((parts, rule, processor), height, width)
+    assert rule.measure(300, 451).runs == (169,) * 13

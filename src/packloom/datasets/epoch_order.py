@@ -72,8 +72,10 @@ class EpochOrder:
             turns, place = divmod(cursor, self.turn)
             return (turns * self.num_lanes + lane) * self.turn + place
         number, start, stop = self._window(cursor, length)
-        place = start + self._window_order(lane, number, stop - start).at(cursor - start)
-        return int(self._blocks_to_positions(np.array([self._lane_bounds(lane)[0] + place]))[0])
+        place = self._lane_bounds(lane)[0] + start + self._window_order(lane, number, stop - start).at(cursor - start)
+        end, lacking = self._short_block
+        block, place = divmod(place if place < end else place + lacking, self.block_size)
+        return self._block_order.at(block) * self.block_size + place
 
     def iterate(self, lane: int = 0, start: int = 0) -> Iterator[int]:
         """``at(start)``, ``at(start + 1)``, ... to the end of the lane; a window at a time, so it begins at once."""

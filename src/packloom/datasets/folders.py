@@ -63,6 +63,8 @@ def _select_one(path: str) -> list[Selection]:
         return [Selection(folder=path)]
     shards = [path] if os.path.exists(path) else expand_braces(path)
     for shard in shards:
+        if any(letter in shard for letter in "*?[") and not os.path.exists(shard):
+            raise ShardError(f"{shard}: wildcards are not expanded: name {_ONE_OF}")
         if not shard.endswith(".tar"):
             raise ShardError(f"{shard} is no folder and no .tar shard: name {_ONE_OF}")
     return [Selection(folder=folder, names=(name,)) for folder, name in map(split, shards)]

@@ -33,6 +33,9 @@ from packloom.datasets.manifest import (
 from packloom.datasets.paths import is_url, join
 from packloom.errors import ConfigError, ReadError, ShardError
 
+#: A forked child of a program with threads may wait for ever for a lock that nobody frees.
+START_METHOD = "spawn"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IndexReport:
@@ -66,7 +69,7 @@ def build_index(
     of a url are copied to a temporary folder one at a time per worker; their time is not known, so that size alone
     tells whether one has changed.
 
-    ``num_workers`` processes share the shards (0: this process; a script that asks for more needs the usual
+    ``num_workers`` processes share the shards (0 or 1: this process; a script that asks for more needs the usual
     ``if __name__ == "__main__"``). ``progress`` shows a bar on stderr where that is a terminal.
 
     A damaged shard stops nothing: its undamaged samples are indexed and the rest is in ``report.faults``. A shard that
@@ -141,19 +144,25 @@ def _run(tasks: Sequence[_Task], num_workers: int, progress: bool) -> list[_Resu
     hidden = None if progress else True  # None: hidden where stderr is no terminal
     bar: tqdm[Any]
     with tqdm(total=len(tasks), unit="shard", desc="index", disable=hidden, file=sys.stderr) as bar:
-        if num_workers == 0 or len(tasks) < 2:
-            results = []
-            for task in tasks:
-                results.append(_index(task))
+        results: dict[_Task, _Result] = {}
+        for task in tasks:  # here, since a worker takes longer to start than many of these look-ups
+            if not task.rebuild and (index := _fresh_index(task)):
+                entry = shard_entry(index, task.name)
+                results[task] = _Result(task=task, entry=entry, was_fresh=True, faults=index.faults)
                 bar.update()
-            return results
-        return _run_parallel(tasks, min(num_workers, len(tasks)), bar)
+        stale = [task for task in tasks if task not in results]
+        if num_workers > 1 and len(stale) > 1:
+            results |= zip(stale, _run_parallel(stale, min(num_workers, len(stale)), bar), strict=True)
+            return [results[task] for task in tasks]
+        for task in stale:
+            results[task] = _index(task)
+            bar.update()
+    return [results[task] for task in tasks]
 
 
 def _run_parallel(tasks: Sequence[_Task], num_workers: int, bar: tqdm[Any]) -> list[_Result]:
     num_done = 0
-    # Spawned, since a forked child of a program with threads may wait for ever for a lock that nobody frees.
-    with ProcessPoolExecutor(num_workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(num_workers, mp_context=get_context(START_METHOD)) as pool:
         futures = [pool.submit(_index, task) for task in tasks]
         try:
             for future in as_completed(futures):
@@ -172,8 +181,6 @@ def _run_parallel(tasks: Sequence[_Task], num_workers: int, bar: tqdm[Any]) -> l
 
 def _index(task: _Task) -> _Result:
     try:
-        if not task.rebuild and (index := _fresh_index(task)):
-            return _Result(task=task, entry=shard_entry(index, task.name), was_fresh=True, faults=index.faults)
         with _local_copy(task.path) as local:
             index = index_shard(local, name=task.name)
     except OSError as error:
@@ -192,9 +199,9 @@ def _fresh_index(task: _Task) -> ShardIndex | None:
     where = index_path(task.root, task.name)
     try:
         index = ShardIndex.from_bytes(read_file(where), where=where)
+        found = status(task.path)
     except (OSError, ShardError):
         return None  # it is made anew
-    found = status(task.path)
     return index if found.size == index.shard_bytes and found.mtime_ns in (None, index.mtime_ns) else None
 
 

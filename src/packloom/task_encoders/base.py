@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 
 from packloom.collates.collate import collate
 from packloom.config import SampleConfig, SampleSettings
-from packloom.errors import ConfigError, MaskError, ProcessorError, SampleError
+from packloom.errors import CapabilityError, ConfigError, MaskError, ProcessorError, SampleError
 from packloom.task_encoders import prompt
 from packloom.task_encoders.chain import choose_method
 from packloom.task_encoders.control_tokens import ControlTokens
@@ -156,7 +156,15 @@ class TaskEncoder:
         segment_multiple: int = 1,
         length: int | None = None,
     ) -> Batch:
-        """Put rows into one batch (DESIGN: the batch contract); ``length`` fixes T or S. Raises BatchError."""
+        """Put rows into one batch, see ``docs/architecture.md``; ``length`` fixes T or S.
+
+        Raises BatchError, and CapabilityError for a packed layout where a plain model would mix the samples.
+        """
+        if layout == "packed" and self.family.packing_leak:
+            raise CapabilityError(
+                f"rows of the family {self.family.name} cannot be packed: {self.family.packing_leak}."
+                " Use layout='padded', or a subclass whose family clears packing_leak if your model handles it"
+            )
         return collate(
             rows,
             layout=layout,

@@ -75,8 +75,11 @@ class ImageRule(Protocol):
         """What the family's processor class passes to its image processor on every call."""
         ...
 
-    def measure(self, height: int, width: int) -> ImageLayout:
-        """The layout of an image of this size (after EXIF rotation); raises MediaError if the family refuses it."""
+    def measure(self, height: int, width: int, num_images: int = 1) -> ImageLayout:
+        """The layout of an image of this size (after EXIF rotation) in a sample of ``num_images`` images.
+
+        Raises MediaError if the family refuses it.
+        """
         ...
 
     def produced(self, tensors: dict[str, Tensor], index: int) -> object:
@@ -122,5 +125,6 @@ class Family:
         "parts"  # the form of message content that the template renders in full
     )
     token_types: str | None = None  # the per-token tensor that marks image tokens with 1, e.g. "mm_token_type_ids"
+    packing_leak: str = ""  # why a packed row would mix its samples in a plain model; empty: it does not
     system_in_last_user: bool = False  # the template does this for prompts, and drops the text before an answer
     template_variables: tuple[tuple[str, Any], ...] = ()

@@ -9,6 +9,9 @@ from packloom.task_encoders.gemma3_images import Gemma3ImageRule
 from packloom.task_encoders.gemma4_images import Gemma4ImageRule
 from packloom.task_encoders.positions import text_positions
 
+#: Read off transformers 5.24: blocks of image tokens are looked up at positions that restart in every sample.
+IMAGE_ATTENTION = "its two-way attention inside images is looked up at positions that restart in each packed sample"
+
 
 class Gemma3TaskEncoder(TaskEncoder):
     """Gemma 3: the template trims texts and demands alternation; token_type_ids mark image tokens."""
@@ -20,6 +23,7 @@ class Gemma3TaskEncoder(TaskEncoder):
         image_rule=Gemma3ImageRule.from_parts,
         media_tokens=gemma3_images.MEDIA_TOKENS,
         token_types="token_type_ids",
+        packing_leak=IMAGE_ATTENTION,
     )
 
 
@@ -38,4 +42,5 @@ class Gemma4TaskEncoder(TaskEncoder):
         thinking=Thinking(open="<|channel>thought\n", close="<channel|>"),
         prompt_prefixes=("<|channel>thought\n<channel|>",),
         token_types="mm_token_type_ids",
+        packing_leak=IMAGE_ATTENTION,
     )

@@ -67,7 +67,7 @@ class Gemma3ImageRule:
         """The start mark stands for the whole image in the template."""
         return self.start_token
 
-    def measure(self, height: int, width: int) -> ImageLayout:
+    def measure(self, height: int, width: int, num_images: int = 1) -> ImageLayout:
         """The same layout for every size."""
         tall, wide = self.size
         return ImageLayout(

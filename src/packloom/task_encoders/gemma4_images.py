@@ -48,7 +48,7 @@ class Gemma4ImageRule:
         """One soft token."""
         return self.token
 
-    def measure(self, height: int, width: int) -> ImageLayout:
+    def measure(self, height: int, width: int, num_images: int = 1) -> ImageLayout:
         """The layout of an image of this size; every image fills the whole budget of patches, with padding."""
         rows, columns = self.grid(height, width)
         return ImageLayout(

@@ -47,7 +47,7 @@ class GridImageRule:
             max_pixels=images.size["longest_edge"],
         )
 
-    def measure(self, height: int, width: int) -> ImageLayout:
+    def measure(self, height: int, width: int, num_images: int = 1) -> ImageLayout:
         """The layout of an image of this size; raises MediaError above the aspect-ratio limit."""
         rows, columns = (side // self.patch_size for side in self.resized(height, width))
         num_patches = rows * columns

@@ -60,7 +60,7 @@ class InternVLImageRule:
         """One context token."""
         return self.token
 
-    def measure(self, height: int, width: int) -> ImageLayout:
+    def measure(self, height: int, width: int, num_images: int = 1) -> ImageLayout:
         """The layout of an image of this size."""
         columns, rows = self.grid(height, width)
         tiles = columns * rows + (columns * rows > 1)

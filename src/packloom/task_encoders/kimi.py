@@ -16,7 +16,7 @@ class KimiK25TaskEncoder(TaskEncoder):
         boundaries=(Boundary(start="<|im_assistant|>assistant<|im_middle|>", ends=("<|im_end|>",)),),
         positions=text_positions,
         image_rule=KimiImageRule.from_parts,
-        media_tokens=MEDIA_TOKENS,
+        media_tokens=(*MEDIA_TOKENS, "<|kimi_k25_video_placeholder|>"),
         thinking=Thinking(open="<think>", close="</think>"),
         prompt_prefixes=("<think></think>", "<think>"),
     )

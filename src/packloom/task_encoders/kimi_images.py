@@ -46,7 +46,7 @@ class KimiImageRule:
         """One media token."""
         return self.token
 
-    def measure(self, height: int, width: int) -> ImageLayout:
+    def measure(self, height: int, width: int, num_images: int = 1) -> ImageLayout:
         """The layout of an image of this size."""
         rows, columns = (side // self.patch_size for side in self.padded(height, width))
         return ImageLayout(

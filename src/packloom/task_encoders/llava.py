@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packloom.task_encoders import anyres_images
 from packloom.task_encoders.anyres_images import llava_next_image_rule, llava_onevision_image_rule
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family
@@ -31,6 +32,7 @@ class LlavaNextTaskEncoder(TaskEncoder):
         positions=text_positions,
         image_rule=llava_next_image_rule,
         media_tokens=("<image>",),
+        media_joins=anyres_images.MEDIA_JOINS,
     )
 
 
@@ -43,4 +45,5 @@ class LlavaOnevisionTaskEncoder(TaskEncoder):
         positions=text_positions,
         image_rule=llava_onevision_image_rule,
         media_tokens=("<image>", "<video>"),
+        media_joins=anyres_images.MEDIA_JOINS,
     )

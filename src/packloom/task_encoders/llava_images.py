@@ -47,7 +47,7 @@ class LlavaImageRule:
         """One media token."""
         return self.token
 
-    def measure(self, height: int, width: int) -> ImageLayout:
+    def measure(self, height: int, width: int, num_images: int = 1) -> ImageLayout:
         """The same layout for every size."""
         patches = (self.height // self.patch_size) * (self.width // self.patch_size)
         return ImageLayout(text=self.token, runs=(patches + self.extra_tokens,), num_patches=patches)

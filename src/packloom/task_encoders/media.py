@@ -30,11 +30,11 @@ class ImageLoader:
 
     def measure(self, media: Sequence[Media], limits: SampleLimits) -> list[tuple[EncodedMedia, ImageLayout]]:
         """Each medium with its layout, nothing decoded. Raises MediaError or BudgetError."""
-        measured = [self._measure(item, limits) for item in media]
+        measured = [self._measure(item, limits, len(media)) for item in media]
         check_images([encoded for encoded, _ in measured], limits)
         return measured
 
-    def _measure(self, media: Media, limits: SampleLimits) -> tuple[EncodedMedia, ImageLayout]:
+    def _measure(self, media: Media, limits: SampleLimits, num_images: int) -> tuple[EncodedMedia, ImageLayout]:
         if media.kind != "image" or self.rule is None:
             raise MediaError(
                 f"{media.name} is {media.kind}, which this encoder ({self.parts.name}) does not take",
@@ -42,7 +42,7 @@ class ImageLoader:
             )
         header = read_header(media)
         check_pixels(media.name, header.height, header.width, limits)
-        layout = self.rule.measure(header.height, header.width)
+        layout = self.rule.measure(header.height, header.width, num_images)
         encoded = EncodedMedia(
             media=media,
             height=header.height,
@@ -67,13 +67,18 @@ class ImageLoader:
                 )
         tensors = self._process(images)
         for index, item in enumerate(media):
-            self._compare(item.media.name, tensors, index, self.rule.measure(item.height, item.width))
+            layout = self.rule.measure(item.height, item.width, len(media))
+            self._compare(item.media.name, tensors, index, layout)
         return {key: tensors[key] for key in self.rule.model_keys}
 
     def _process(self, images: Sequence[Image.Image]) -> dict[str, Tensor]:
+        if self.parts.image_processor is None or self.rule is None:
+            return {}
+        # nested, one list for the sample: some processors treat several images of one sample differently
+        nested = [list(images)]
         try:
-            made = self.parts.image_processor(images=list(images), return_tensors="pt", **self.rule.call_options)  # type: ignore[misc, union-attr]
-        except ValueError as error:  # how image processors refuse a size or a shape
+            made = self.parts.image_processor(images=nested, return_tensors="pt", **self.rule.call_options)
+        except (ValueError, RuntimeError) as error:  # how image processors refuse a size or a shape
             raise MediaError(f"the image processor refuses an image: {error}", code="media.refused") from error
         return dict(made)
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family, Thinking
-from packloom.task_encoders.pixtral_images import MEDIA_TOKENS, PixtralImageRule
+from packloom.task_encoders.pixtral_images import MEDIA_JOINS, MEDIA_TOKENS, PixtralImageRule
 from packloom.task_encoders.positions import text_positions
 
 MISTRAL3 = Family(
@@ -19,6 +19,7 @@ MISTRAL3 = Family(
     positions=text_positions,
     image_rule=PixtralImageRule.from_parts,
     media_tokens=MEDIA_TOKENS,
+    media_joins=MEDIA_JOINS,
     thinking=Thinking(open="[THINK]", close="[/THINK]"),
 )
 

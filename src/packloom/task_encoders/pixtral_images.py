@@ -64,7 +64,7 @@ class PixtralImageRule:
         """PixtralProcessor has images resized to whole merged patches, whatever the image processor's own setting."""
         return {"patch_size": self.factor}
 
-    def measure(self, height: int, width: int) -> ImageLayout:
+    def measure(self, height: int, width: int, num_images: int = 1) -> ImageLayout:
         """The layout of an image of this size; raises MediaError for one that would lose a side."""
         rows, columns = self.grid(height, width)
         if not rows or not columns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from transformers import (
     ProcessorMixin,
 )
 
-from packloom.errors import ProcessorError
+from packloom.errors import CapabilityError, ProcessorError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +45,8 @@ def load_parts(name_or_path: str | Path, *, chat_template: str | None = None) ->
     try:
         settings, _ = ProcessorMixin.get_processor_dict(name)
         tokenizer = AutoTokenizer.from_pretrained(name)
-        image_processor = AutoImageProcessor.from_pretrained(name) if _has_images(name, settings) else None
-    except (OSError, ValueError) as error:
+        image_processor = _load_images(name) if _has_images(name, settings) else None
+    except (OSError, ValueError, ImportError) as error:
         raise ProcessorError(f"cannot load a processor from {name!r}: {error}") from error
     return _parts(
         name=name,
@@ -56,6 +57,17 @@ def load_parts(name_or_path: str | Path, *, chat_template: str | None = None) ->
         model_type=_config(name).get("model_type"),
         processor_class=settings.get("processor_class"),
     )
+
+
+def _load_images(name: str) -> Any:
+    try:
+        return AutoImageProcessor.from_pretrained(name)
+    except (ImportError, ValueError) as error:
+        if "torchvision" in str(error).lower() and importlib.util.find_spec("torchvision") is None:
+            raise CapabilityError(
+                f"{name}: its image processor needs torchvision, which is not installed: pip install torchvision"
+            ) from error
+        raise
 
 
 def parts_of(processor: Any, *, model_type: str | None = None, chat_template: str | None = None) -> ProcessorParts:

@@ -63,4 +63,8 @@ class Qwen3VLTaskEncoder(TaskEncoder):
 class Qwen3_5TaskEncoder(TaskEncoder):  # noqa: N801 - the model's own spelling
     """Qwen3.5: texts are trimmed; the last turn always has a thought, empty ones belong to the prompt."""
 
-    family = dataclasses.replace(QWEN3_VL, name="qwen3_5")
+    family = dataclasses.replace(
+        QWEN3_VL,
+        name="qwen3_5",
+        packing_leak="its linear-attention layers carry their state from one packed sample into the next",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family
 from packloom.task_encoders.positions import text_positions
-from packloom.task_encoders.smolvlm_images import MEDIA_TOKENS, SmolVLMImageRule
+from packloom.task_encoders.smolvlm_images import MEDIA_JOINS, MEDIA_TOKENS, SmolVLMImageRule
 
 
 class SmolVLMTaskEncoder(TaskEncoder):
@@ -17,4 +17,5 @@ class SmolVLMTaskEncoder(TaskEncoder):
         positions=text_positions,
         image_rule=SmolVLMImageRule.from_parts,
         media_tokens=MEDIA_TOKENS,
+        media_joins=MEDIA_JOINS,
     )

@@ -66,7 +66,7 @@ class SmolVLMImageRule:
         """One media token."""
         return self.token
 
-    def measure(self, height: int, width: int) -> ImageLayout:
+    def measure(self, height: int, width: int, num_images: int = 1) -> ImageLayout:
         """The layout of an image of this size."""
         rows, columns = self.grid(height, width)
         tiles = rows * columns + 1

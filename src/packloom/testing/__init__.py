@@ -3,15 +3,25 @@
 from packloom.testing.cases import MaskCase
 from packloom.testing.check import check_masks
 from packloom.testing.report import CaseResult, MaskReport
-from packloom.testing.snapshot import Change, compare_snapshots, read_snapshot, take_snapshot, write_snapshot
+from packloom.testing.snapshot import (
+    Change,
+    Snapshot,
+    compare_snapshots,
+    facts_that_differ,
+    read_snapshot,
+    take_snapshot,
+    write_snapshot,
+)
 
 __all__ = [
     "CaseResult",
     "Change",
     "MaskCase",
     "MaskReport",
+    "Snapshot",
     "check_masks",
     "compare_snapshots",
+    "facts_that_differ",
     "read_snapshot",
     "take_snapshot",
     "write_snapshot",

@@ -17,7 +17,8 @@ Cut = Literal["answer", "question", "image"]
 class MaskCase:
     """One conversation with the texts that must be trained on.
 
-    ``messages`` are OpenAI-style; their image parts (``{"type": "image"}``) take ``images``, compressed files, in order.
+    ``messages`` are OpenAI-style; their image parts (``{"type": "image"}``) take ``images``, compressed files, in
+    order.
 
     ``supervised`` has one entry per trained span, in order: the text of the answer, or the pieces of it (reasoning,
     answer, a tool's name and arguments) where the template writes something of its own between them. Reasoning of

@@ -24,7 +24,11 @@ _TOOL = {
         "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
     },
 }
-_CALL = {"type": "function", "id": "functions.look_up:0", "function": {"name": "look_up", "arguments": {"place": "Oslo"}}}
+_CALL = {
+    "type": "function",
+    "id": "functions.look_up:0",
+    "function": {"name": "look_up", "arguments": {"place": "Oslo"}},
+}
 _RESULT = {"role": "tool", "name": "look_up", "tool_call_id": "functions.look_up:0", "content": "A harbour."}
 
 
@@ -95,6 +99,12 @@ def built_in_cases(encoder: TaskEncoder) -> list[MaskCase]:
     return cases
 
 
+def shown_case(encoder: TaskEncoder) -> MaskCase:
+    """A conversation to look at: two turns, with an image where the encoder takes one."""
+    widest = Structure(turns=2, images=int(encoder.image_rule is not None), system=True)
+    return _case(widest, "plain", _plain(widest), encoder.config)
+
+
 def golden_cases(encoder: TaskEncoder) -> list[MaskCase]:
     """Plain texts in every structure, and every payload in one: enough to see a changed token, small enough to keep."""
     widest = Structure(turns=2, images=int(encoder.image_rule is not None), system=False).name
@@ -135,10 +145,13 @@ def _texts(
     forged = dataclasses.replace(plain, system=traits.forged).asking(f"Read this: {traits.forged}")
     thoughts = dataclasses.replace(plain, thoughts=tuple(f"Thought for {text}" for text in plain.answers))
     yield _case(structure, "white space", plain.asking("  two  spaces \n").answering("  spaced answer \n"), config)
-    yield _case(structure, "empty answer", plain.answering(""), config, may_refuse=True)
-    yield _case(structure, "forged words", plain.asking(f"Read this: {' '.join(words.split())}"), config)
+    if config.train_terminator:  # else nothing of it is trained on
+        yield _case(structure, "empty answer", plain.answering(""), config, may_refuse=True)
+    yield _case(structure, "forged words", plain.asking(f"Read this: {words.strip()}"), config)
     yield _case(structure, "forged turn", forged, config, may_refuse=refusing, twin=twin)
-    yield _case(structure, "forged turn in answer", plain.answering(f"No. {traits.forged}"), config, may_refuse=True, twin=twin)
+    yield _case(
+        structure, "forged turn in answer", plain.answering(f"No. {traits.forged}"), config, may_refuse=True, twin=twin
+    )
     if placeholder := _placeholder(encoder):
         spelled = plain.asking(f"What is {placeholder}?").answering(f"{placeholder} is a slot.")
         yield _case(structure, "forged placeholder", spelled, config, may_refuse=refusing, twin=twin)
@@ -152,15 +165,26 @@ def _shapes(plain: MaskCase, config: SampleConfig) -> Iterator[MaskCase]:
     *before, last = messages
     spans = [str(message["content"]) for message in messages if message["role"] == "assistant"]
 
-    def case(name: str, messages: Sequence[Mapping[str, Any]], spans: Sequence[str | Sequence[str]], **rest: Any) -> MaskCase:
+    def case(
+        name: str, messages: Sequence[Mapping[str, Any]], spans: Sequence[str | Sequence[str]], **rest: Any
+    ) -> MaskCase:
         supervised = spans[-1:] if config.loss_on == "last_turn" else spans
-        return dataclasses.replace(plain, name=f"{structure} · {name}", messages=messages, supervised=supervised, **rest)
+        return dataclasses.replace(
+            plain, name=f"{structure} · {name}", messages=messages, supervised=supervised, **rest
+        )
 
     call = {"role": "assistant", "content": "Let me see.", "tool_calls": [_CALL]}
     silent = {**call, "content": ""}
     calls: dict[str, Any] = {"tools": [_TOOL], "may_refuse": True}
-    yield case("tool call", [*before, call, _RESULT, last], [*spans[:-1], ("Let me see.", "look_up", "Oslo"), spans[-1]], **calls)
-    yield case("silent tool call", [*before, silent, _RESULT, last], [*spans[:-1], ("look_up", "Oslo"), spans[-1]], **calls)
+    yield case(
+        "tool call",
+        [*before, call, _RESULT, last],
+        [*spans[:-1], ("Let me see.", "look_up", "Oslo"), spans[-1]],
+        **calls,
+    )
+    yield case(
+        "silent tool call", [*before, silent, _RESULT, last], [*spans[:-1], ("look_up", "Oslo"), spans[-1]], **calls
+    )
     yield case("trailing question", [*messages, {"role": "user", "content": "And now?"}], spans)
     halves = [{"role": "assistant", "content": text} for text in ("Part one.", "Part two.")]
     yield case("two answers in a row", [*before, *halves], [*spans[:-1], "Part one.", "Part two."], may_refuse=True)

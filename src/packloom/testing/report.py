@@ -33,9 +33,7 @@ class Group:
     @property
     def shown(self) -> str:
         """The example's trained texts, or its message."""
-        if self.example.outcome == "ok":
-            return " | ".join(self.example.spans)
-        return self.example.message
+        return printable(" | ".join(self.example.spans) if self.example.outcome == "ok" else self.example.message)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +108,10 @@ def _worst(cases: list[CaseResult]) -> CaseResult:
     return cases[0]
 
 
-def _short(text: str, limit: int = 100) -> str:
-    line = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+def _short(line: str, limit: int = 100) -> str:
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def printable(text: str) -> str:
+    """Control characters spelled out: a text of a case must not steer the terminal."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

@@ -79,7 +79,9 @@ def take_snapshot(encoder: TaskEncoder, cases: Iterable[MaskCase] | None = None)
         method=encoder.masks.method.name,
         template=hashlib.sha256(encoder.parts.chat_template.encode()).hexdigest(),
         versions={name: version(name) for name in ("packloom", "transformers", "tokenizers")},
-        settings={name: getattr(config, name) for name in ("loss_on", "thinking", "control_tokens", "train_terminator")},
+        settings={
+            name: getattr(config, name) for name in ("loss_on", "thinking", "control_tokens", "train_terminator")
+        },
         cases=records,
         tokens={str(index): encoder.parts.tokenizer.convert_ids_to_tokens(index) for index in used},
     )
@@ -87,9 +89,16 @@ def take_snapshot(encoder: TaskEncoder, cases: Iterable[MaskCase] | None = None)
 
 def write_snapshot(snapshot: Snapshot, path: str | Path) -> None:
     """Write a golden file with one line per case and per token. Raises OSError."""
-    lines = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in snapshot.items() if not isinstance(value, dict)]
+    lines = [
+        f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
+        for name, value in snapshot.items()
+        if not isinstance(value, dict)
+    ]
     for name in ("versions", "settings", "cases", "tokens"):
-        entries = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in snapshot[name].items())  # type: ignore[literal-required]
+        entries = ",\n".join(
+            f"  {json.dumps(key, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}"
+            for key, value in snapshot[name].items()
+        )
         lines.append(f" {json.dumps(name)}: {{\n{entries}\n }}")
     Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
@@ -105,7 +114,9 @@ def read_snapshot(path: str | Path) -> Snapshot:
     if not isinstance(data, dict) or set(data) != set(Snapshot.__annotations__):
         raise ConfigError(f"{path} is no snapshot: it needs the keys {', '.join(Snapshot.__annotations__)}")
     if data["format"] != FORMAT:
-        raise ConfigError(f"{path} has the snapshot format {data['format']}; this packloom reads {FORMAT}: take it anew")
+        raise ConfigError(
+            f"{path} has the snapshot format {data['format']}; this packloom reads {FORMAT}: take it anew"
+        )
     snapshot: Snapshot = data  # type: ignore[assignment]
     return snapshot
 
@@ -133,8 +144,10 @@ def facts_that_differ(before: Snapshot, after: Snapshot) -> list[str]:
     if before["method"] != after["method"]:
         differences.append(f"method: {before['method']} → {after['method']}")
     for name in ("settings", "versions"):
-        old, new = before[name], after[name]  # type: ignore[literal-required]
-        differences += [f"{key}: {old.get(key)} → {new.get(key)}" for key in {**old, **new} if old.get(key) != new.get(key)]
+        old, new = before[name], after[name]
+        differences += [
+            f"{key}: {old.get(key)} → {new.get(key)}" for key in {**old, **new} if old.get(key) != new.get(key)
+        ]
     return differences
 
 
@@ -184,9 +197,7 @@ def _first_change(
     same = 0
     while same < min(len(old), len(new)) - start and old[-1 - same] == new[-1 - same]:
         same += 1
-    told = (
-        _told(tokens[start : len(tokens) - same], texts) for tokens, texts in ((old, before[1]), (new, after[1]))
-    )
+    told = (_told(tokens[start : len(tokens) - same], texts) for tokens, texts in ((old, before[1]), (new, after[1])))
     return Change(case=name, position=start, before=next(told), after=next(told))
 
 
@@ -202,4 +213,3 @@ def _outcome(record: CaseRecord | None) -> str:
     if record is None:
         return "no such case"
     return f"refused ({record['refused']})" if "refused" in record else f"{len(_tokens(record))} tokens"
-

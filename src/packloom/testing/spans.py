@@ -54,7 +54,9 @@ class Reader:
         media = frozenset(tokenizer.convert_tokens_to_ids(list(family.media_tokens)))
         declared = {end for boundary in family.boundaries for end in boundary.ends}
         behind = {token.content for token in added.values() if token.content in traits.after}
-        special = {index for index, token in added.items() if token.special and token.content not in family.payload_tokens}
+        special = {
+            index for index, token in added.items() if token.special and token.content not in family.payload_tokens
+        }
         return cls(
             tokenizer=tokenizer,
             config=encoder.config,
@@ -130,7 +132,7 @@ class Reader:
         return _in_order(body, pieces) and not any(text in body for text in case.texts_beside(wanted))
 
     def _renderings(self, text: str) -> set[str]:
-        """How an answer may come out: trimmed or not, in the template's white space; decoding may drop a first blank."""
+        """How an answer may come out: trimmed or not, in the template's white space (decoding may drop its first)."""
         trimmed = (text, text.strip(), text.lstrip(), text.rstrip())
         return {f"{lead}{form}{self.traits.trail}" for lead in (self.traits.lead, "") for form in trimmed}
 

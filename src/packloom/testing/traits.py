@@ -1,4 +1,4 @@
-"""An encoder in, what its chat template writes around an answer out: read off a rendering, not off the encoder's masks."""
+"""An encoder in, what its chat template writes around an answer out: read off a rendering, not off any mask."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ class Traits:
     def of(cls, encoder: TaskEncoder) -> Traits:
         """Render two probes. Raises CookError if the template refuses them."""
         asked = _message("user", _QUESTION)
-        talk = ChatSample(
-            key="probe", messages=(asked, _message("assistant", _ANSWER), _message("user", _NEXT))
-        )
+        talk = ChatSample(key="probe", messages=(asked, _message("assistant", _ANSWER), _message("user", _NEXT)))
         whole = encoder.template.render(talk)
         prompted = encoder.template.render(ChatSample(key="probe", messages=(asked,)), add_generation_prompt=True)
         question, answer, following = (whole.index(text) for text in (_QUESTION, _ANSWER, _NEXT))
