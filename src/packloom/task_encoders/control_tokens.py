@@ -50,11 +50,10 @@ class ControlTokens:
 
     def in_tool_data(self, chat: ChatSample) -> str | None:
         """The first control token that a tool's schema, call or name spells, if any."""
-        data = [json.dumps(dict(tool), ensure_ascii=False) for tool in chat.tools]
-        for message in chat.messages:
-            data += [json.dumps(dict(call), ensure_ascii=False) for call in message.tool_calls]
-            data += [message.name or "", message.tool_call_id or ""]
-        found = self.pattern.search("\n".join(data))
+        items = [*chat.tools, *(call for message in chat.messages for call in message.tool_calls)]
+        data = [json.dumps(dict(item), ensure_ascii=False) for item in items]
+        data += [text for m in chat.messages for text in (m.name, m.tool_call_id) if text]
+        found = self.pattern.search("\n".join(data)) if data else None
         return found.group() if found else None
 
     def refuse_in(self, chat: ChatSample, *, texts_too: bool) -> None:

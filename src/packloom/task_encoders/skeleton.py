@@ -11,9 +11,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from packloom.errors import CookError, MaskError
 from packloom.task_encoders.template import ChatTemplate
@@ -84,19 +84,23 @@ def _split_at_images(
 def shape_of(chat: ChatSample) -> Hashable:
     """What a template may branch on: roles, kinds of parts, emptiness of texts; tool data whole."""
     return (
-        json.dumps([dict(tool) for tool in chat.tools], sort_keys=True),
+        _data(chat.tools),
         tuple(
             (
                 message.role,
                 tuple(_kind(part.text) if isinstance(part, TextPart) else part.kind for part in message.parts),
                 None if message.reasoning is None else _kind(message.reasoning),
-                json.dumps([dict(call) for call in message.tool_calls], sort_keys=True),
+                _data(message.tool_calls),
                 message.name,
                 message.tool_call_id,
             )
             for message in chat.messages
         ),
     )
+
+
+def _data(items: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps([dict(item) for item in items], sort_keys=True) if items else ""
 
 
 def _kind(text: str) -> str:
@@ -179,7 +183,9 @@ def fill(skeleton: Skeleton, chat: ChatSample, rendered: str, placeholder: str |
         else:
             following = skeleton.pieces[index + 1] if index + 1 < len(skeleton.pieces) else ""
             literal = following if isinstance(following, str) else ""
-            candidates = [placeholder or ""] if piece.kind == "image" else _trimmed(_text_of(chat, piece))
+            candidates: Iterable[str] = (
+                [placeholder or ""] if piece.kind == "image" else _trimmed(_text_of(chat, piece))
+            )
             found = next((text for text in candidates if rendered.startswith(text + literal, position)), None)
         if found is None:
             raise _rewritten(chat, piece)
@@ -198,8 +204,10 @@ def _text_of(chat: ChatSample, slot: Slot) -> str:
     return part.text if isinstance(part, TextPart) else ""
 
 
-def _trimmed(text: str) -> tuple[str, ...]:
-    return (text, text.strip(), text.rstrip(), text.lstrip(), text.strip("\n"), text.lstrip("\n"), text.rstrip("\n"))
+def _trimmed(text: str) -> Iterator[str]:
+    """The text itself first: few templates trim."""
+    yield text
+    yield from (text.strip(), text.rstrip(), text.lstrip(), text.strip("\n"), text.lstrip("\n"), text.rstrip("\n"))
 
 
 def _rewritten(chat: ChatSample, piece: str | Slot) -> MaskError:
