@@ -34,6 +34,8 @@ LAYERS = {
     "inspect": 2,
     "testing": 2,
     "demo": 3,
+    "index_cli": 3,  # a command's own module
+    "masks_cli": 3,
     "cli": 4,
 }
 #: The arrows within one layer. The lowest layer's modules may use one another freely.

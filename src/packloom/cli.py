@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from packloom import index_cli, masks_cli
 from packloom.errors import PackloomError
 
 #: A demo of this many steps must have learned something.
@@ -90,3 +91,7 @@ def demo(
     if steps >= ENOUGH_STEPS and report.last_loss >= report.first_loss:
         sys.stderr.write("packloom: the loss did not fall\n")
         raise typer.Exit(1)
+
+
+app.command(epilog=index_cli.EPILOG)(index_cli.index)
+app.command(epilog=masks_cli.EPILOG)(masks_cli.masks)

@@ -18,6 +18,7 @@ _T = TypeVar("_T")
 LossOn = Literal["all_turns", "last_turn", "all_text"]
 ThinkingPolicy = Literal["keep", "drop", "supervise"]
 ControlTokenPolicy = Literal["refuse", "neutralise"]
+TailPolicy = Literal["pad", "drop", "wrap"]
 
 
 def _require(condition: bool, message: str) -> None:
@@ -92,14 +93,18 @@ class SourceConfig:
     """Which shards are read and in what order."""
 
     path: str | tuple[str, ...] = ()  # folder, tar, brace pattern, or a tuple of them
+    index_dir: str | None = None  # where the index is, if not in .packloom beside the shards
+    split_part: str | None = None  # of a folder that Energon prepared; None: train
     shuffle: bool = True
-    shuffle_window: int = 1000  # samples a worker shuffles among; they wait compressed
+    shuffle_window: int = 1000  # samples that a lane (of an un-indexed dataset: a worker) shuffles among
+    shuffle_block: int = 16  # samples that stay together on disk, and are read together; indexed datasets only
     seed: int = 0
     epochs: int | None = None  # None repeats for ever
 
     def __post_init__(self) -> None:
         _require(bool(self.path), "source.path is empty: name a folder of shards, a tar file or a brace pattern")
-        _require(self.shuffle_window > 0, f"shuffle_window must be positive, got {self.shuffle_window}")
+        for name in ("shuffle_window", "shuffle_block"):
+            _require(getattr(self, name) > 0, f"source.{name} must be positive, got {getattr(self, name)}")
         _require(self.epochs is None or self.epochs > 0, f"epochs must be positive or null, got {self.epochs}")
 
 
@@ -138,6 +143,10 @@ class LoaderConfig:
     num_workers: int = 0
     start_method: Literal["spawn", "fork", "forkserver"] | None = None  # None: torch's default
     prefetch_factor: int = 2
+    persistent_workers: bool = False  # workers outlive a loop that is left early; a later loop goes on with them
+    num_lanes: int = 96  # of an indexed dataset; dp_size times num_workers must divide it
+    min_lane_samples: int = 1024  # a dataset with fewer samples per lane is cut into fewer lanes
+    tail: TailPolicy = "pad"  # the end of a finite run: zero-loss rows, or further samples, or dropping what is left
     on_error: Literal["skip", "raise"] = "skip"
     quarantine: str | None = None  # JSON-lines file that names each skipped sample
     max_consecutive_errors: int = 100
@@ -149,7 +158,10 @@ class LoaderConfig:
             f"label_shift must be 'next_token' or 'none', got {self.label_shift!r}",
         )
         _require(self.on_error in ("skip", "raise"), f"on_error must be 'skip' or 'raise', got {self.on_error!r}")
+        _require(self.tail in get_args(TailPolicy), f"tail must be one of {get_args(TailPolicy)}, got {self.tail!r}")
         for name in ("micro_batch_size", "pad_to_multiple_of", "prefetch_factor", "max_consecutive_errors"):
+            _require(getattr(self, name) > 0, f"loader.{name} must be positive, got {getattr(self, name)}")
+        for name in ("num_lanes", "min_lane_samples"):
             _require(getattr(self, name) > 0, f"loader.{name} must be positive, got {getattr(self, name)}")
         _require(self.num_workers >= 0, f"loader.num_workers must not be negative, got {self.num_workers}")
         _require(
@@ -165,14 +177,20 @@ class LoaderConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DistributionConfig:
-    """This rank's place among the data-parallel ranks; tensor-, pipeline- and context-parallel peers share one."""
+    """This rank's place among the data-parallel ranks; tensor-, pipeline- and context-parallel peers share one.
 
-    dp_rank: int = 0
-    dp_size: int = 1
+    None: that of the device mesh or process group that ``build_loader`` is given, or of the initialised process group.
+    """
+
+    dp_rank: int | None = None
+    dp_size: int | None = None
 
     def __post_init__(self) -> None:
-        _require(self.dp_size > 0, f"dp_size must be positive, got {self.dp_size}")
-        _require(0 <= self.dp_rank < self.dp_size, f"dp_rank {self.dp_rank} is not in 0..{self.dp_size - 1}")
+        rank, size = self.dp_rank, self.dp_size
+        _require((rank is None) == (size is None), f"dp_rank {rank} and dp_size {size} go together: state both or none")
+        if rank is not None and size is not None:
+            _require(size > 0, f"dp_size must be positive, got {size}")
+            _require(0 <= rank < size, f"dp_rank {rank} is not in 0..{size - 1}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,8 @@ PackloomError
 ├── PackingError           a packer lost, doubled or overfilled something
 ├── BatchError             rows or a batch that break the batch contract
 ├── ShardError             a shard or dataset folder that is not what it should be
+├── StateError             a saved loader state that cannot be used here
+├── WorkerError            a worker process of the loader died
 └── TooManyErrors          the error policy's limit was reached
 """
 
@@ -95,6 +97,14 @@ class BatchError(PackloomError):
 
 class ShardError(PackloomError):
     """A shard or a dataset folder that is not what it should be."""
+
+
+class StateError(PackloomError):
+    """A saved loader state that cannot be used here."""
+
+
+class WorkerError(PackloomError):
+    """A worker process of the loader died."""
 
 
 class TooManyErrors(PackloomError):

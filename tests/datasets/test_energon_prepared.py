@@ -1,4 +1,4 @@
-"""Folders that Energon prepared open as they are: their split parts, what they exclude, and the samples it would give."""
+"""Folders that Energon prepared open as they are: their split parts, exclusions, and the samples it would give."""
 
 from __future__ import annotations
 
@@ -179,7 +179,8 @@ def test_the_same_samples_as_energon_itself(shards: Path) -> None:
         if part == "train":
             extra = {"shuffle_buffer_size": None, "max_samples_per_sequence": None, "repeat": False}
         theirs = {}
-        for sample in read(str(shards), split_part=part, task_encoder=_Raw(energon), **settings, **extra):
+        dataset = read(str(shards), split_part=part, task_encoder=_Raw(energon), **settings, **extra)
+        for sample in energon.get_loader(dataset):
             theirs[sample.__key__] = sample.parts
         ours = open_dataset(shards, split_part=part)
         found = {s["__key__"]: {name: data for name, data in s.items() if name[:2] != "__"} for s in ours}

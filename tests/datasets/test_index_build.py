@@ -167,8 +167,11 @@ def test_two_processes_give_the_same_index(shards: Path, tmp_path: Path, monkeyp
 def test_what_cannot_be_indexed_is_named(tmp_path: Path) -> None:
     with pytest.raises(ShardError, match=r"holds no \.tar shards"):
         build_index(tmp_path)
-    with pytest.raises(ShardError, match=r"is no folder and no \.tar shard"):
+    with pytest.raises(ShardError, match="missing does not exist"):
         build_index(tmp_path / "missing")
+    (tmp_path / "x.zip").touch()
+    with pytest.raises(ShardError, match=r"is no folder and no \.tar shard"):
+        build_index(tmp_path / "x.zip")
     with pytest.raises(ShardError, match="the dataset path is empty"):
         build_index([])
     with pytest.raises(ConfigError, match="num_workers must not be negative, got -1"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from packloom.datasets import write_shards
-from packloom.errors import BatchError, ConfigError, CookError, MediaError, ShardError, TooManyErrors
+from packloom.errors import BatchError, ConfigError, CookError, MediaError, TooManyErrors
 from packloom.loader import build_loader
 from packloom.types import Batch, EncodedSample, Row
 
@@ -44,12 +44,6 @@ def test_bad_samples_are_counted_recorded_and_replaced(
     assert loader.metrics()["skipped"] == 3
 
 
-def test_padded_batches_are_refilled(write: Write, encoder_class: Any) -> None:
-    path = write([1] * 7, {0: "media", 3: "media", 4: "cook"})
-    loader = build_loader(path, encoder_class(), layout="padded", micro_batch_size=2, shuffle=False, epochs=1)
-    assert [batch["sample_keys"] for batch in loader] == [["0001", "0002"], ["0005", "0006"]]
-
-
 def test_samples_that_share_a_key_are_told_apart(tmp_path: Path, encoder_class: Any) -> None:
     for name, fault in (("a", None), ("b", "media")):
         write_shards([{"__key__": "same", "json": {"n": 2, "fault": fault}}], tmp_path / name)
@@ -57,16 +51,6 @@ def test_samples_that_share_a_key_are_told_apart(tmp_path: Path, encoder_class: 
     [batch] = loader
     assert batch["sample_keys"] == ["same"]
     assert loader.skipped == {"media.decode": 1}
-
-
-def test_a_damaged_shard_costs_its_damaged_sample_only(write: Write, encoder_class: Any) -> None:
-    path = Path(write([2] * 6, per_shard=3))
-    second = path / "shard-000001.tar"
-    second.write_bytes(second.read_bytes()[: 4 * 512])  # two samples of 2 blocks, the second perhaps incomplete
-    loader = build_loader(path, encoder_class(), epochs=1)
-    assert sorted(keys(loader)) == ["0000", "0001", "0002", "0003"]
-    [record] = loader.skip_records
-    assert (record.key, record.source, record.stage, record.code) == ("0004", str(second), "read", "read.truncated")
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -141,21 +125,6 @@ def test_an_encoder_that_loses_or_blames_no_sample_is_a_bug(write: Write, encode
         list(build_loader(path, Losing(), epochs=1))
     with pytest.raises(MediaError, match="together they fail"):
         list(build_loader(path, Blaming(), epochs=1))
-
-
-def test_nothing_to_read(tmp_path: Path, write: Write, encoder_class: Any) -> None:
-    with pytest.raises(ShardError, match="does not exist"):
-        build_loader(tmp_path / "absent", encoder_class())
-    with pytest.raises(ConfigError, match="path is empty"):
-        build_loader([], encoder_class())
-    (tmp_path / "empty.tar").write_bytes(b"\0" * 10_240)
-    for epochs in (1, None):
-        with pytest.raises(ShardError, match="hold no samples"):
-            list(build_loader(tmp_path / "empty.tar", encoder_class(), epochs=epochs))
-    path = write([1])
-    assert list(build_loader(path, encoder_class(), dp_rank=1, dp_size=2, epochs=1)) == []
-    with pytest.raises(ShardError, match="rank 1 of 2 has no samples"):
-        list(build_loader(path, encoder_class(), dp_rank=1, dp_size=2, shuffle=False))
 
 
 def test_a_quarantine_file_that_cannot_be_written_fails_at_once(

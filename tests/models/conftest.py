@@ -1,8 +1,10 @@
-"""Tiny real Qwen-VL models, and rows made for them without a processor."""
+"""Tiny real models: of all families, and Qwen-VL ones with rows made for them without a processor."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -43,6 +45,15 @@ FAMILIES = {
         _VISION | {"num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]},
     ),
 }
+
+
+@pytest.fixture(scope="session")
+def family_model() -> Callable[[str], torch.nn.Module]:
+    """``family_model("gemma3")``: a tiny real model that takes what that family's published processor makes."""
+    spec = importlib.util.spec_from_file_location("family_models", Path(__file__).with_name("family_models.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.build
 
 
 @pytest.fixture(scope="session")

@@ -43,6 +43,8 @@ class OpenShard(Protocol):
 
     def key(self, index: int) -> str: ...
 
+    def keys(self) -> list[str]: ...
+
     def part_names(self, index: int) -> tuple[str, ...]: ...
 
     def image_size(self, index: int, part: str) -> tuple[int, int] | None: ...
@@ -87,6 +89,9 @@ class IndexedShard:
 
     def key(self, index: int) -> str:
         return self._index.key(index)
+
+    def keys(self) -> list[str]:
+        return [self._index.key(index) for index in range(self._index.num_samples)]
 
     def part_names(self, index: int) -> tuple[str, ...]:
         return tuple(member.part for member in self._index.members(index))
@@ -161,6 +166,10 @@ class FilteredShard:
 
     def key(self, index: int) -> str:
         return self._base.key(self._keep[index])
+
+    def keys(self) -> list[str]:
+        keys = self._base.keys()
+        return [keys[place] for place in self._keep]
 
     def part_names(self, index: int) -> tuple[str, ...]:
         return self._base.part_names(self._keep[index])

@@ -77,7 +77,7 @@ class ShardDataset:
         self._index_cache_bytes = index_cache_bytes
         self._ends = list(accumulate(source.num_samples for source in self._sources))
         self._files = Files()
-        self._open: dict[int, OpenShard] = {}  # the one used last stands last
+        self._open: dict[int, tuple[OpenShard, int]] = {}  # with its size; the one used last stands last
         #: A digest of the content, whatever the path; of an Energon folder, of its names, counts and sample offsets.
         self.fingerprint = make_fingerprint(source.identity for source in self._sources)
 
@@ -130,6 +130,10 @@ class ShardDataset:
     def key(self, shard: int, index: int) -> str:
         """The key of a sample; of an Energon folder this reads the sample."""
         return self._shard(shard, index).key(index)
+
+    def keys(self, shard: int) -> list[str]:
+        """The keys of a shard in order; of an Energon folder this reads the shard."""
+        return self._shard(shard, 0).keys() if self._sources[shard].num_samples else []
 
     def part_names(self, shard: int, index: int) -> tuple[str, ...]:
         """The parts of a sample; of an Energon folder this reads the sample."""
@@ -187,24 +191,27 @@ class ShardDataset:
     def _shard(self, shard: int, index: int) -> OpenShard:
         """The shard with its index in memory. Raises ReadError if it cannot be reached, as for a bad sample."""
         self._check(shard, index)
-        opened = self._open.pop(shard, None)  # single steps on a dict, so that threads do not need a lock
-        if opened is None:
+        cached = self._open.pop(shard, None)  # single steps on a dict, so that threads do not need a lock
+        if cached is None:
             source = self._sources[shard]
             try:
                 opened = source.open(self._files, self._settings)
             except OSError as error:
                 reason = f"the shard cannot be opened: {error.strerror or error}"
                 raise ReadError(reason, key=source.path, code="read.open") from error
-            self._make_room(opened.nbytes)
-        self._open[shard] = opened
-        return opened
+            cached = opened, opened.nbytes
+            self._make_room(cached[1])
+        self._open[shard] = cached
+        return cached[0]
 
     def _make_room(self, num_bytes: int) -> None:
-        left = self._index_cache_bytes - num_bytes
-        for shard, opened in reversed(list(self._open.items())):
-            left -= opened.nbytes
-            if left < 0:
-                self._open.pop(shard, None)
+        cached = list(self._open.items())
+        excess = sum(size for _, (_, size) in cached) + num_bytes - self._index_cache_bytes
+        for shard, (_, size) in cached:
+            if excess <= 0:
+                return
+            self._open.pop(shard, None)
+            excess -= size
 
 
 def _rebuild(sources: tuple[ShardSource, ...], settings: ReadSettings, index_cache_bytes: int) -> ShardDataset:

@@ -78,6 +78,9 @@ class _EnergonShard:
     def key(self, index: int) -> str:
         return str(self._read(index)["__key__"])
 
+    def keys(self) -> list[str]:
+        return [self.key(index) for index in range(self._source.num_samples)]
+
     def part_names(self, index: int) -> tuple[str, ...]:
         return tuple(name for name in self._read(index) if not name.startswith("__"))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from packloom.datasets.files import is_folder
-from packloom.datasets.paths import expand_braces, normalise, split
+from packloom.datasets.paths import expand_braces, is_url, normalise, split
 from packloom.errors import ConfigError, ShardError
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -65,6 +65,8 @@ def _select_one(path: str) -> list[Selection]:
     for shard in shards:
         if any(letter in shard for letter in "*?[") and not os.path.exists(shard):
             raise ShardError(f"{shard}: wildcards are not expanded: name {_ONE_OF}")
+        if not is_url(shard) and not os.path.exists(shard):
+            raise ShardError(f"{shard} does not exist: name {_ONE_OF}")
         if not shard.endswith(".tar"):
             raise ShardError(f"{shard} is no folder and no .tar shard: name {_ONE_OF}")
     return [Selection(folder=folder, names=(name,)) for folder, name in map(split, shards)]

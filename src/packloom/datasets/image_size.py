@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 
 from PIL import Image
 
@@ -20,7 +21,9 @@ def image_size(data: bytes) -> tuple[int, int]:
     if not data.startswith(_STARTS):
         return 0, 0
     try:
-        image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # nothing is decoded here
+            image = Image.open(io.BytesIO(data), formats=_FORMATS)
         if _is_turned(image, data):
             return image.height, image.width
     except MemoryError:

@@ -134,8 +134,8 @@ def _find(item: Selection, index_dir: str | None, split_part: str | None) -> Seq
         raise ShardError(f"{item.folder} has no index in {root}: {next_move}")
     names = [entry.name for entry in manifest.shards] if item.names is None else list(item.names)
     sources = _indexed_sources(item.folder, names, manifest, root, next_move)
-    if not is_url(item.folder):
-        _check_listing(item.folder, names, next_move, is_whole=item.names is None)
+    if item.names is None and not is_url(item.folder):
+        _check_listing(item.folder, names, next_move)
     return sources
 
 
@@ -156,14 +156,14 @@ def _indexed_sources(
     ]
 
 
-def _check_listing(folder: str, names: Sequence[str], next_move: str, *, is_whole: bool) -> None:
+def _check_listing(folder: str, names: Sequence[str], next_move: str) -> None:
     """Shards that came or went since the index was made would otherwise be left out, or fail in the middle of a run."""
     try:
         there = set(list_tars(folder))
     except OSError as error:
         raise ShardError(f"folder {folder} cannot be listed: {error.strerror or error}") from error
     added, gone = sorted(there - set(names)), sorted(name for name in set(names) - there if "/" not in name)
-    if added and is_whole:
+    if added:
         raise ShardError(f"{len(added)} shard(s) of {folder}, e.g. {added[0]}, have no index: {next_move}")
     if gone:
         raise ShardError(f"{len(gone)} indexed shard(s), e.g. {gone[0]}, are no longer in {folder}: {next_move}")
@@ -196,8 +196,8 @@ def _without(source: ShardSource, excluded: frozenset[str] | None) -> ShardSourc
     if not excluded:
         return source
     try:
-        shard = source.open(Files(), ReadSettings())
-        keep = tuple(place for place in range(source.num_samples) if shard.key(place) not in excluded)
+        keys = source.open(Files(), ReadSettings()).keys()
+        keep = tuple(place for place, key in enumerate(keys) if key not in excluded)
     except (OSError, ReadError) as error:
         raise ShardError(
             f"the keys of shard {source.path}, of which some are excluded, cannot be read: {error}"

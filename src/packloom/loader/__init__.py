@@ -1,7 +1,9 @@
 """The one place that knows every stage: shards and an encoder go in, an iterable of training batches comes out."""
 
-from packloom.loader.build import LoaderSettings, build_loader
+from packloom.loader.build import build_loader
 from packloom.loader.loader import Loader
-from packloom.loader.pipeline import Encoder
+from packloom.loader.settings import LoaderSettings
+from packloom.loader.stages import Encoder
+from packloom.loader.state import LoaderState, merge_states
 
-__all__ = ["Encoder", "Loader", "LoaderSettings", "build_loader"]
+__all__ = ["Encoder", "Loader", "LoaderSettings", "LoaderState", "build_loader", "merge_states"]

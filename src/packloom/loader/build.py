@@ -5,50 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 from typing_extensions import Unpack
 
-from packloom.config import DataConfig, SampleConfig, SourceConfig
+from packloom.config import DataConfig, DistributionConfig, SampleConfig, SourceConfig
+from packloom.datasets.dataset import ShardDataset, open_dataset
+from packloom.datasets.energon_meta import energon_shard_names
+from packloom.datasets.folders import select_shards
+from packloom.datasets.manifest import index_root, read_manifest
+from packloom.datasets.paths import is_url
 from packloom.datasets.shards import expand_paths
-from packloom.errors import ConfigError
-from packloom.loader.loader import Loader
-from packloom.loader.pipeline import Encoder, Recipe
+from packloom.errors import ConfigError, ShardError
+from packloom.loader.distribution import Place, find_place
+from packloom.loader.feed import DatasetFeed
+from packloom.loader.lane_engine import LaneEngine
+from packloom.loader.lanes import LaneGrid, check_cluster, count_lanes
+from packloom.loader.loader import Engine, Loader
+from packloom.loader.pipeline import Recipe
+from packloom.loader.settings import LoaderSettings
+from packloom.loader.stages import Encoder
+from packloom.loader.stream import StreamEngine
+from packloom.loader.worker import Plan
 from packloom.packing import PackFunction
 from packloom.task_encoders import TaskEncoder
-from packloom.types import LabelShift, Layout
 
-
-class LoaderSettings(TypedDict, total=False):
-    """The fields of DataConfig's stages as keyword arguments; their meaning and defaults are there."""
-
-    # SourceConfig
-    shuffle: bool
-    shuffle_window: int
-    seed: int
-    epochs: int | None
-    # PackingConfig
-    pack_length: int | None
-    max_patches: int | None
-    open_packs: int
-    buffer_size: int
-    max_wait: int
-    segment_multiple: int
-    pad_to_length: bool
-    # LoaderConfig
-    layout: Layout
-    micro_batch_size: int
-    label_shift: LabelShift
-    pad_to_multiple_of: int
-    num_workers: int
-    start_method: Literal["spawn", "fork", "forkserver"] | None
-    prefetch_factor: int
-    on_error: Literal["skip", "raise"]
-    quarantine: str | None
-    max_consecutive_errors: int
-    # DistributionConfig
-    dp_rank: int
-    dp_size: int
+#: Samples that a lane takes at a time where nothing is shuffled and packs have no fixed number of them.
+_PACKED_TURN = 16
 
 
 def build_loader(
@@ -56,24 +39,109 @@ def build_loader(
     encoder: Encoder,
     *,
     packer: PackFunction | None = None,
+    device_mesh: Any | None = None,
+    dp_dims: Sequence[str] = ("dp",),
+    process_group: Any | None = None,
     **settings: Unpack[LoaderSettings],
 ) -> Loader:
     """A loader over ``source``: a folder of shards, a tar file, a brace pattern, a list of these, or a DataConfig.
 
     ``settings`` are the fields of DataConfig's stages; beside a DataConfig they override it. ``packer`` replaces the
     built-in packing: a function from the costs of a window of samples to groups of positions (see packloom.packing).
-    Without ``pack_length`` a pack holds the encoder's ``max_length``.
+    Without ``pack_length`` a pack holds the encoder's ``max_length``. Packed batches are [1, T], T at most
+    ``pack_length``; padded ones hold ``micro_batch_size`` rows.
 
-    With ``epochs=1`` every good sample arrives exactly once over all ranks and workers; ``epochs=None`` never ends.
-    Packed batches are [1, T], T at most ``pack_length``; padded ones hold ``micro_batch_size`` rows, but for the last.
-    A sample whose media turn out bad is replaced by the next one in a padded batch; a pack goes out without it.
+    **Ranks.** ``dp_rank`` and ``dp_size``, or a ``device_mesh`` with the names ``dp_dims`` of its data-parallel
+    dimensions, or the ``process_group`` of the data-parallel ranks. Without any of them every rank of the initialised
+    default process group reads data of its own; without a group there is one rank. Tensor-, pipeline- and
+    context-parallel peers must share a ``dp_rank``: they get identical data.
 
-    Raises ConfigError for settings that cannot work together, ShardError for a path without shards.
+    **Indexed datasets** (``write_shards`` and ``packloom index`` make the index; folders that Energon prepared have
+    one) are cut into lanes, so that the sequence of batches depends on neither ranks nor workers, and resumes exactly
+    on another number of them (``Loader.state_dict``). ``dp_size`` times ``num_workers`` must divide ``num_lanes``.
+
+    With ``epochs=1`` every good sample arrives exactly once over all ranks. All ranks get the same number of batches.
+    By ``tail="pad"``, what lacks is made up with rows that train nothing (one token each, no label, no key, not counted
+    as samples; a whole batch of them only where there are several ranks: weigh losses by ``num_loss_tokens``);
+    ``"wrap"`` goes on with samples of the next epoch; ``"drop"`` ends before the first round in which any lane
+    lacks a batch. To know the end, the ranks ask each other once per round, in the thread that iterates; with several
+    ranks, but no process group to ask through, each encodes the lanes of the others to count them, which costs as much
+    as encoding (not decoding) the whole dataset. Endless runs (``epochs=None``) need neither.
+
+    A sample whose media turn out bad leaves its pack; in a padded batch, and where a pack loses all, the next sample of
+    the dataset takes its place (endless) or a row that trains nothing (finite).
+
+    **Un-indexed shards** are read as a stream: no exact resume, and ranks may get unequal numbers of batches.
+
+    Raises ConfigError for settings that cannot work together, ShardError for a path without shards or an index that
+    does not fit them.
     """
     base = source if isinstance(source, DataConfig) else DataConfig(source=SourceConfig(path=_plain_path(source)))
     config = _complete(_override(base, dict(settings)), encoder)
-    shards = expand_paths(config.source.path)
-    return Loader(Recipe(config=config, shards=tuple(shards), encoder=encoder, pack_function=packer))
+    place = find_place(config.distribution, device_mesh=device_mesh, dp_dims=dp_dims, process_group=process_group)
+    config = replace(config, distribution=DistributionConfig(dp_rank=place.dp_rank, dp_size=place.dp_size))
+    dataset = _open_if_indexed(config.source)
+    if dataset is not None:
+        return Loader(_lane_engine(dataset, config, encoder, packer, place))
+    recipe = Recipe(
+        config=config,
+        shards=tuple(expand_paths(config.source.path)),
+        encoder=encoder,
+        dp_rank=place.dp_rank,
+        dp_size=place.dp_size,
+        pack_function=packer,
+    )
+    engine: Engine = StreamEngine(recipe)
+    return Loader(engine)
+
+
+def _lane_engine(
+    dataset: ShardDataset, config: DataConfig, encoder: Encoder, packer: PackFunction | None, place: Place
+) -> LaneEngine:
+    source, settings = config.source, config.loader
+    if not len(dataset):
+        raise ShardError(f"the dataset holds no samples, e.g. {dataset.shard_path(0)}")
+    check_cluster(settings.num_lanes, dp_size=place.dp_size, num_workers=settings.num_workers)
+    turn = settings.micro_batch_size if settings.layout == "padded" else _PACKED_TURN
+    least = max(settings.min_lane_samples, 1 if source.shuffle else turn)
+    num_lanes = count_lanes(len(dataset), num_lanes=settings.num_lanes, min_samples=least)
+    feed = DatasetFeed(
+        dataset,
+        num_lanes=num_lanes,
+        seed=source.seed,
+        shuffle=source.shuffle,
+        block=source.shuffle_block,
+        window=source.shuffle_window,
+        turn=turn,
+    )
+    grid = LaneGrid(
+        num_lanes=num_lanes,
+        dp_rank=place.dp_rank,
+        dp_size=place.dp_size,
+        num_workers=max(1, settings.num_workers),
+    )
+    return LaneEngine(Plan(config=config, feed=feed, encoder=encoder, grid=grid, pack_function=packer), place)
+
+
+def _open_if_indexed(source: SourceConfig) -> ShardDataset | None:
+    """The dataset, or None where no folder of it was ever indexed; then it is a stream."""
+    named = source.index_dir is not None or source.split_part is not None
+    if not named and not _has_index(source.path):
+        return None
+    return open_dataset(source.path, index_dir=source.index_dir, split_part=source.split_part)
+
+
+def _has_index(path: str | tuple[str, ...]) -> bool:
+    try:
+        folders = [selection.folder for selection in select_shards(path)]
+    except ShardError:  # no path of a dataset; the stream says what is wrong with it
+        return False
+    return any(
+        is_url(folder)  # which cannot be a stream
+        or energon_shard_names(folder) is not None
+        or read_manifest(index_root(folder), next_move=f"run `packloom index {folder}`") is not None
+        for folder in folders
+    )
 
 
 def _plain_path(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> str | tuple[str, ...]:

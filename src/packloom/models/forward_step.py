@@ -14,7 +14,7 @@ from packloom.models.device import to_device
 from packloom.models.hf import hf_model_inputs
 from packloom.models.loss import lm_loss, next_token_targets
 from packloom.models.segments import is_packed
-from packloom.models.signature import ForwardSignature, check_packable, fit_arguments
+from packloom.models.signature import ForwardSignature, check_image_masks, check_packable, fit_arguments
 from packloom.types import IGNORE_INDEX
 
 LossFunc = Callable[[Tensor], tuple[Tensor, Tensor, dict[str, Tensor]]]
@@ -42,6 +42,7 @@ def forward_step(
     inputs = fit_arguments(hf_model_inputs(batch, attn=attn, extra=signature.direct), signature)
     if is_packed(batch):
         check_packable(model, batch["position_ids"])
+        check_image_masks(model, batch)
     targets = next_token_targets(batch)
     if "logits_to_keep" in signature.direct:
         inputs["logits_to_keep"] = columns = _columns_with_targets(targets)

@@ -23,6 +23,11 @@ _DROPPABLE = frozenset(("mm_token_type_ids", "token_type_ids", "use_cache"))
 # convolutional layers would carry state over a boundary, in silence.
 _PACKABLE_LAYERS = frozenset(("full_attention", "sliding_attention", "chunked_attention"))
 
+# Model types that open their sliding layers inside an image by a mask which is looked up at text positions. Those
+# restart in every segment, so later segments get the openings of the first one, and see their own future (read in
+# transformers 5.24: ``or_mask_function`` in ``create_masks_for_vision_model`` of their modeling files).
+_IMAGE_MASK_MODELS = frozenset(("gemma3", "gemma4", "gemma4_unified"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardSignature:
@@ -77,8 +82,7 @@ def check_packable(model: nn.Module, position_ids: Tensor) -> None:
     Raises CapabilityError for layers that ignore the boundaries, and BatchError for one-axis positions ``[1, T]``
     given to a model with mRoPE: most of those look for boundaries in the text row of four and nowhere else.
     """
-    configs = (vars(module).get("config") for module in model.modules())
-    config = next((item for item in configs if isinstance(item, PreTrainedConfig)), None)
+    config = _config(model)
     if config is None:
         return
     text_config = vars(config.get_text_config())
@@ -93,3 +97,27 @@ def check_packable(model: nn.Module, position_ids: Tensor) -> None:
             f"{config.model_type} wants mRoPE positions [3, 1, T] for a packed batch, got {list(position_ids.shape)}: "
             f"encode the samples with the task encoder of {config.model_type}"
         )
+
+
+def check_image_masks(model: nn.Module, batch: Mapping[str, Any]) -> None:
+    """Refuse a packed batch of several segments, some with image tokens, for a model whose image mask ignores segments.
+
+    Raises CapabilityError. Packs of text only, and of one segment, are fine.
+    """
+    config = _config(model)
+    if config is None or config.model_type not in _IMAGE_MASK_MODELS or len(batch["cu_seqlens_q"]) <= 2:
+        return
+    if config.model_type != "gemma3" and vars(config.get_text_config()).get("use_bidirectional_attention") != "vision":
+        return  # the small models of these types are causal inside images too
+    types = [batch[name] for name in ("token_type_ids", "mm_token_type_ids") if name in batch]
+    if any(bool(tensor.any()) for tensor in types):
+        raise CapabilityError(
+            f"{config.model_type} has a mask for image tokens, which does not keep packed segments apart: "
+            'use layout="padded" for this model'
+        )
+
+
+def _config(model: nn.Module) -> PreTrainedConfig | None:
+    """The configuration of the outermost module that has one; wrappers like DDP have none."""
+    configs = (vars(module).get("config") for module in model.modules())
+    return next((item for item in configs if isinstance(item, PreTrainedConfig)), None)

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
@@ -24,7 +25,19 @@ _SHORTEST_RUN = 4
 #: Templates that write today's date would change every day: in a snapshot each date is this one.
 _FIXED_DATE = "{% macro strftime_now(format) %}2000-01-01{% endmacro %}{{ '' }}"
 
-Token = tuple[int, bool]  # id, trained on
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """``count`` equal tokens in a row."""
+
+    index: int
+    trained: bool
+    count: int
+
+    def told(self, texts: Mapping[str, str]) -> str:
+        """Text, id, and whether it is trained on."""
+        text = repr(texts.get(str(self.index), "?")) + f"×{self.count}" * (self.count > 1)
+        return f"{text} ({self.index}, {'trained' if self.trained else 'not trained'})"
 
 
 class CaseRecord(TypedDict, total=False):
@@ -50,15 +63,17 @@ class Snapshot(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What changed in one case: from ``position`` on, the tokens ``before`` became ``after``."""
+    """The first change in one case: at ``position`` the tokens ``before`` became ``after``; ``more`` places follow."""
 
     case: str
     position: int
     before: str
     after: str
+    more: int = 0
 
     def __str__(self) -> str:
-        return f"{self.case}: token {self.position}: {self.before} → {self.after}"
+        rest = f"; and {self.more} more place{'s' * (self.more > 1)}" if self.more else ""
+        return f"{self.case}: token {self.position}: {self.before} → {self.after}{rest}"
 
 
 def take_snapshot(encoder: TaskEncoder, cases: Iterable[MaskCase] | None = None) -> Snapshot:
@@ -71,7 +86,7 @@ def take_snapshot(encoder: TaskEncoder, cases: Iterable[MaskCase] | None = None)
     records = {case.name: _record(fixed, case) for case in chosen}
     if len(records) != len(chosen):
         raise ConfigError("the cases of a snapshot need different names")
-    used = sorted({index for record in records.values() for index, _ in _tokens(record)})
+    used = sorted({run.index for record in records.values() for run in _runs(record)})
     config = encoder.config
     return Snapshot(
         format=FORMAT,
@@ -132,7 +147,7 @@ def compare_snapshots(before: Snapshot, after: Snapshot) -> list[Change]:
             told = (_outcome(record) for record in (old, new))
             changes.append(Change(case=name, position=0, before=next(told), after=next(told)))
         else:
-            changes.append(_first_change(name, (old, before["tokens"]), (new, after["tokens"])))
+            changes.append(_difference(name, (old, before["tokens"]), (new, after["tokens"])))
     return changes
 
 
@@ -164,52 +179,56 @@ def _record(encoder: TaskEncoder, case: MaskCase) -> CaseRecord:
         sample = encoder.encode_sample(case.chat)
     except SampleError as error:
         return CaseRecord(refused=error.code)
-    trained, place = [], 0
-    for value, group in groupby(sample.loss_mask.tolist()):
-        end = place + len(list(group))
-        if value:
-            trained.append([place, end])
-        place = end
-    return CaseRecord(ids=_compressed(sample.input_ids.tolist()), trained=trained)
-
-
-def _compressed(ids: Sequence[int]) -> list[int | list[int]]:
-    runs: list[int | list[int]] = []
-    for index, group in groupby(ids):
+    ids: list[int | list[int]] = []
+    trained: list[list[int]] = []
+    place = 0
+    for (index, yes), group in groupby(zip(sample.input_ids.tolist(), sample.loss_mask.tolist(), strict=True)):
         count = len(list(group))
-        runs += [[index, count]] if count >= _SHORTEST_RUN else [index] * count
+        ids += [[index, count]] if count >= _SHORTEST_RUN else [index] * count
+        if yes and trained and trained[-1][1] == place:
+            trained[-1][1] += count
+        elif yes:
+            trained.append([place, place + count])
+        place += count
+    return CaseRecord(ids=ids, trained=trained)
+
+
+def _runs(record: CaseRecord) -> list[Run]:
+    """The record's tokens in order; a run of equal ones is all trained on, or all not."""
+    runs, place = [], 0
+    for entry in record.get("ids", []):
+        index, count = entry if isinstance(entry, list) else (entry, 1)
+        yes = any(start <= place < end for start, end in record.get("trained", []))
+        runs.append(Run(index=index, trained=yes, count=count))
+        place += count
     return runs
 
 
-def _tokens(record: CaseRecord) -> list[Token]:
-    ids: list[int] = []
-    for run in record.get("ids", []):
-        ids += [run[0]] * run[1] if isinstance(run, list) else [run]
-    trained = {place for start, end in record.get("trained", []) for place in range(start, end)}
-    return [(index, place in trained) for place, index in enumerate(ids)]
-
-
-def _first_change(
+def _difference(
     name: str, before: tuple[CaseRecord, Mapping[str, str]], after: tuple[CaseRecord, Mapping[str, str]]
 ) -> Change:
-    old, new = _tokens(before[0]), _tokens(after[0])
-    start = next((i for i, (x, y) in enumerate(zip(old, new, strict=False)) if x != y), min(len(old), len(new)))
-    same = 0
-    while same < min(len(old), len(new)) - start and old[-1 - same] == new[-1 - same]:
-        same += 1
-    told = (_told(tokens[start : len(tokens) - same], texts) for tokens, texts in ((old, before[1]), (new, after[1])))
-    return Change(case=name, position=start, before=next(told), after=next(told))
+    old, new = _runs(before[0]), _runs(after[0])
+    opcodes = SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes()
+    places = [opcode[1:] for opcode in opcodes if opcode[0] != "equal"]
+    start, end, new_start, new_end = places[0]
+    return Change(
+        case=name,
+        position=sum(run.count for run in old[:start]),
+        before=_told(old[start:end], before[1]),
+        after=_told(new[new_start:new_end], after[1]),
+        more=len(places) - 1,
+    )
 
 
-def _told(tokens: Sequence[Token], texts: Mapping[str, str], limit: int = 6) -> str:
+def _told(runs: Sequence[Run], texts: Mapping[str, str], limit: int = 6) -> str:
     """``'Hello' (9707, trained)`` and so on."""
-    if not tokens:
-        return "nothing"
-    shown = [f"{texts.get(str(i), '?')!r} ({i}, {'trained' if yes else 'not trained'})" for i, yes in tokens[:limit]]
-    return " ".join([*shown, f"… and {len(tokens) - limit} more"] if len(tokens) > limit else shown)
+    shown = [run.told(texts) for run in runs[:limit]]
+    return " ".join([*shown, f"and {len(runs) - limit} more"] if len(runs) > limit else shown) or "nothing"
 
 
 def _outcome(record: CaseRecord | None) -> str:
     if record is None:
         return "no such case"
-    return f"refused ({record['refused']})" if "refused" in record else f"{len(_tokens(record))} tokens"
+    return (
+        f"refused ({record['refused']})" if "refused" in record else f"{sum(run.count for run in _runs(record))} tokens"
+    )

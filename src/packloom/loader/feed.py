@@ -1,0 +1,111 @@
+"""An indexed dataset and the settings of its order go in; what each lane draws, draw by draw, comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from packloom.datasets.dataset import ShardDataset
+from packloom.datasets.epoch_order import EpochOrder
+from packloom.errors import ReadError
+from packloom.types import RawSample
+
+#: Orders that are kept: lanes cross from one epoch to the next at different times.
+_KEPT_ORDERS = 4
+
+
+class LaneFeed(Protocol):
+    """What lanes draw from. A draw is a number that counts on through all epochs of a lane."""
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    @property
+    def num_samples(self) -> int: ...  # per epoch, over all lanes
+
+    @property
+    def num_lanes(self) -> int: ...
+
+    def epoch_length(self, lane: int) -> int:
+        """The draws of a lane per epoch, the same in each and at least one."""
+
+    def sample_of(self, lane: int, draw: int) -> int:
+        """The sample of a draw, as a number below ``num_samples``; in constant time."""
+
+    def samples_from(self, lane: int, draw: int) -> Iterator[int]:
+        """The samples of this draw and of all that follow, without end."""
+
+    def read(self, sample: int) -> RawSample:
+        """All parts of a sample; raises ReadError."""
+
+    def read_parts(self, samples: Sequence[int], parts: Sequence[str]) -> list[RawSample | ReadError]:
+        """Some parts of several samples."""
+
+    def place_of(self, sample: int) -> str:
+        """Where a sample comes from, for records."""
+
+
+class DatasetFeed:
+    """A single dataset. Pickles as far as the dataset does."""
+
+    def __init__(
+        self,
+        dataset: ShardDataset,
+        *,
+        num_lanes: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        block: int = 16,
+        window: int = 1000,
+        turn: int = 1,
+    ) -> None:
+        """``turn``: samples that a lane takes at a time where nothing is shuffled."""
+        self.dataset = dataset
+        self.num_lanes = num_lanes
+        self._settings = {"seed": seed, "block_size": block, "window": window, "turn": turn}
+        self._shuffle = shuffle
+        self._orders: dict[int, EpochOrder] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        return self.dataset.fingerprint
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.dataset)
+
+    def epoch_length(self, lane: int) -> int:
+        return self._order(0).lane_length(lane)
+
+    def sample_of(self, lane: int, draw: int) -> int:
+        epoch, place = divmod(draw, self.epoch_length(lane))
+        return self._order(epoch).at(place, lane)
+
+    def samples_from(self, lane: int, draw: int) -> Iterator[int]:
+        epoch, place = divmod(draw, self.epoch_length(lane))
+        while True:
+            yield from self._order(epoch).iterate(lane, place)
+            epoch, place = epoch + 1, 0
+
+    def read(self, sample: int) -> RawSample:
+        return self.dataset.read(*self.dataset.locate(sample))
+
+    def read_parts(self, samples: Sequence[int], parts: Sequence[str]) -> list[RawSample | ReadError]:
+        return self.dataset.read_many(samples, parts=parts)
+
+    def place_of(self, sample: int) -> str:
+        return self.dataset.shard_path(self.dataset.locate(sample)[0])
+
+    def _order(self, epoch: int) -> EpochOrder:
+        if epoch not in self._orders:
+            while len(self._orders) >= _KEPT_ORDERS:
+                del self._orders[next(iter(self._orders))]
+            self._orders[epoch] = EpochOrder(
+                total=len(self.dataset),
+                fingerprint=self.dataset.fingerprint,
+                epoch=epoch,
+                shuffle=self._shuffle,
+                num_lanes=self.num_lanes,
+                **self._settings,
+            )
+        return self._orders[epoch]

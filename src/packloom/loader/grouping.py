@@ -1,0 +1,92 @@
+"""Draws and their costs go in; groups of draws that share a batch come out, with a compact state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from packloom.packing import CheckedPacker, Cost
+
+#: What both layers of a packer's state hold, and what a fresh packer has as well.
+_SHARED = ("version", "settings", "pushed", "waiting")
+
+
+class Grouper(Protocol):
+    """Groups the draws of one lane."""
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """The draws that wait for their group."""
+
+    def push(self, draw: int, cost: Cost) -> list[list[int]]:
+        """Take a draw; return the groups that are complete."""
+
+    def finish(self) -> list[list[int]]:
+        """Return what waits, and start afresh."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class PackGrouper:
+    """Groups that fill a pack. The state has four numbers per waiting sample: draw, tokens, patches, arrival."""
+
+    def __init__(self, packer: CheckedPacker) -> None:
+        self._packer = packer
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        return self._packer.waiting
+
+    def push(self, draw: int, cost: Cost) -> list[list[int]]:
+        return self._packer.push(draw, cost)
+
+    def finish(self) -> list[list[int]]:
+        return self._packer.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        full = self._packer.state_dict()
+        inner = full["packer"]
+        return {
+            "pushed": full["pushed"],
+            "waiting": [list(column) for column in zip(*full["waiting"], strict=True)],
+            "packer": {name: value for name, value in inner.items() if name not in _SHARED},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        fresh = self._packer.state_dict()
+        waiting = [list(row) for row in zip(*state["waiting"], strict=True)]
+        shared = {"pushed": state["pushed"], "waiting": waiting}
+        inner = {**fresh["packer"], **state["packer"], **shared}
+        self._packer.load_state_dict({**fresh, **shared, "packer": inner})
+
+
+class RowGrouper:
+    """Groups of ``size`` draws in their order."""
+
+    def __init__(self, size: int, *, keep_short: bool) -> None:
+        self._size = size
+        self._keep_short = keep_short
+        self._waiting: list[int] = []
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        return tuple(self._waiting)
+
+    def push(self, draw: int, cost: Cost) -> list[list[int]]:
+        self._waiting.append(draw)
+        if len(self._waiting) < self._size:
+            return []
+        group, self._waiting = self._waiting, []
+        return [group]
+
+    def finish(self) -> list[list[int]]:
+        group, self._waiting = self._waiting, []
+        return [group] if group and self._keep_short else []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"waiting": list(self._waiting)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._waiting = list(state["waiting"])

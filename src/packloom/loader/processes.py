@@ -1,0 +1,73 @@
+"""A stream of deliveries goes in; worker processes run it, and the deliveries come out in the order of the workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from packloom.config import LoaderConfig
+from packloom.errors import WorkerError
+from packloom.loader.delivery import Delivery, portable
+from packloom.rng import derive_seed
+
+_D = TypeVar("_D", bound=Delivery)
+
+
+class WorkerTraceback(Exception):
+    """The traceback of an error in a worker process, as the cause of the error that is raised here."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
+
+
+def run_workers(stream: IterableDataset[_D], settings: LoaderConfig, *, seed: int) -> Iterator[_D]:
+    """The deliveries of worker 0, 1, ..., 0, 1, ... in turn, or of this process where there are no workers.
+
+    Raises WorkerError when a worker is killed.
+    """
+    has_workers = settings.num_workers > 0
+    # A generator of its own: DataLoader would else draw from, and so change, the user's global one.
+    generator = torch.Generator().manual_seed(derive_seed(seed, "loader") >> 1)
+    deliveries: DataLoader[_D] = DataLoader(
+        stream,
+        batch_size=None,
+        num_workers=settings.num_workers,
+        collate_fn=_unchanged,
+        multiprocessing_context=settings.start_method if has_workers else None,
+        prefetch_factor=settings.prefetch_factor if has_workers else None,
+        worker_init_fn=_init_worker if has_workers else None,
+        generator=generator,
+    )
+    try:
+        yield from deliveries
+    except RuntimeError as error:
+        if "DataLoader worker (pid" not in str(error):  # torch has no class of its own for it
+            raise
+        raise WorkerError(
+            f"a worker process of the loader died: {error}. If memory ran out, use fewer workers. Nothing is lost:"
+            " the loader's state is that of the last batch it gave, and a new iteration goes on there"
+        ) from error
+
+
+def worker_place() -> tuple[int, int]:
+    """(number of this worker, number of workers); (0, 1) outside of a worker."""
+    worker = get_worker_info()
+    return (worker.id, worker.num_workers) if worker else (0, 1)
+
+
+def handed_over(deliveries: Iterator[_D]) -> Iterator[_D]:
+    """The deliveries in a form in which they reach the main process."""
+    return map(portable, deliveries) if get_worker_info() else deliveries
+
+
+def _unchanged(delivery: Any) -> Any:
+    return delivery
+
+
+def _init_worker(number: int) -> None:
+    """Workers are the parallelism; tokenizers that start threads of their own only warn about the fork, or hang."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -1,0 +1,111 @@
+"""Draws of one lane go in; their samples are read, encoded and kept small while they wait, and come out whole."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from packloom.errors import ReadError, SampleError, StateError
+from packloom.loader.feed import LaneFeed
+from packloom.loader.parked import ParkedSample, park, unpark
+from packloom.loader.stages import Stages
+from packloom.packing import Cost
+from packloom.types import EncodedSample, RawSample
+
+
+class SampleStore:
+    """The samples of one lane that were drawn and did not leave yet.
+
+    A sample that waits beyond the slot in which it was drawn is kept without its media, which are read again when it
+    leaves. One that waited when a state was saved is not kept at all: it is read and encoded when it leaves.
+    """
+
+    def __init__(self, lane: int, feed: LaneFeed, stages: Stages) -> None:
+        self._lane = lane
+        self._feed = feed
+        self._stages = stages
+        self._fresh: dict[int, tuple[EncodedSample, RawSample]] = {}
+        self._parked: dict[int, ParkedSample] = {}
+
+    def add(self, draw: int, number: int) -> Cost | None:
+        """Read and encode sample ``number``; its cost, or None if it is bad (the policy then has a record of it)."""
+        found = self._load(number)
+        if found is None:
+            return None
+        self._fresh[draw] = found
+        return self._stages.cost(found[0])
+
+    def take(self, draws: Sequence[int]) -> list[EncodedSample]:
+        """The samples of a group, with their media. Those that cannot be read (again) are skipped by policy.
+
+        Raises StateError if samples that were encoded again no longer fit one pack.
+        """
+        found: dict[int, EncodedSample] = {}
+        for draw in draws:
+            if draw in self._fresh:
+                found[draw] = self._fresh[draw][0]
+            elif draw not in self._parked:
+                loaded = self._load(self._feed.sample_of(self._lane, draw))
+                found |= {} if loaded is None else {draw: loaded[0]}
+        found |= self._unpark([draw for draw in draws if draw in self._parked])
+        self.forget(draws)
+        samples = [found[draw] for draw in draws if draw in found]
+        self._check_fit(samples)
+        return samples
+
+    def forget(self, draws: Iterable[int]) -> None:
+        for draw in draws:
+            self._fresh.pop(draw, None)
+            self._parked.pop(draw, None)
+
+    def settle(self) -> None:
+        """Let go of the media of what waits."""
+        for draw, (sample, raw) in self._fresh.items():
+            self._parked[draw] = park(sample, raw)
+        self._fresh.clear()
+
+    def _load(self, number: int) -> tuple[EncodedSample, RawSample] | None:
+        policy = self._stages.policy
+        try:
+            raw = self._feed.read(number)
+        except ReadError as error:
+            policy.skip(error, stage="read", source=self._feed.place_of(number))
+            return None
+        policy.passed("read")
+        try:
+            sample = self._stages.encode(raw)
+        except SampleError as error:
+            policy.skip(error, stage="encode", source=self._feed.place_of(number))
+            return None
+        policy.passed("encode")
+        return sample, raw
+
+    def _unpark(self, draws: Collection[int]) -> dict[int, EncodedSample]:
+        """Parked samples with their media; samples that lack the same parts are read together."""
+        raws: dict[int, RawSample | ReadError] = {draw: {} for draw in draws}
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for draw in draws:
+            groups.setdefault(self._parked[draw].missing, []).append(draw)
+        for parts, group in groups.items():
+            if parts:
+                numbers = [self._feed.sample_of(self._lane, draw) for draw in group]
+                raws |= dict(zip(group, self._feed.read_parts(numbers, parts), strict=True))
+        found = {}
+        for draw, raw in raws.items():
+            if isinstance(raw, ReadError):
+                source = self._feed.place_of(self._feed.sample_of(self._lane, draw))
+                self._stages.policy.skip(raw, stage="read", source=source)
+            else:
+                found[draw] = unpark(self._parked[draw], raw)
+        return found
+
+    def _check_fit(self, samples: Sequence[EncodedSample]) -> None:
+        if self._stages.config.loader.layout != "packed":
+            return
+        costs = [self._stages.cost(sample) for sample in samples]
+        tokens, patches = sum(cost.tokens for cost in costs), sum(cost.patches for cost in costs)
+        if not self._stages.limits.admit(tokens, patches):
+            raise StateError(
+                f"the samples {', '.join(sample.key for sample in samples)} shared a pack when the state was saved;"
+                f" now they have {tokens} tokens and {patches} patches, over {self._stages.limits}: the encoder or the"
+                " data changed since. Resume with those of then"
+            )

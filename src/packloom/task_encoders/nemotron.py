@@ -1,0 +1,56 @@
+"""The Nemotron vision families: Nemotron-Nano-VL v2, and Nemotron-3-Nano-Omni."""
+
+from __future__ import annotations
+
+from packloom.errors import CapabilityError
+from packloom.task_encoders.base import TaskEncoder
+from packloom.task_encoders.family import Boundary, Family, ImageRule, Thinking
+from packloom.task_encoders.nemotron_images import MEDIA_TOKENS, NemotronOmniImageRule
+from packloom.task_encoders.positions import text_positions
+from packloom.task_encoders.processors import ProcessorParts
+from packloom.task_encoders.qwen_vl import CHATML
+
+_LEAK = "its Mamba layers carry their state from one packed sample into the next"
+
+
+def no_image_rule(parts: ProcessorParts) -> ImageRule:
+    """Nemotron-Nano-VL v2 cuts its tiles in code that comes with the checkpoint: raises CapabilityError."""
+    raise CapabilityError(
+        f"{parts.name}: transformers has no image processor for Nemotron-Nano-VL v2 (the checkpoint brings its own"
+        " code, which packloom does not run): pass its tokenizer to TaskEncoder.from_processor for text rows"
+    )
+
+
+class NemotronVL2TaskEncoder(TaskEncoder):
+    """Nemotron-Nano-VL v2, text rows only.
+
+    The last answer stands behind an open thought, as in a prompt; ``/think`` and ``/no_think`` in a text switch the
+    template, so rows that spell them are refused.
+    """
+
+    family = Family(
+        name="nemotron_vl_v2",
+        boundaries=(Boundary(start="<SPECIAL_11>Assistant\n", ends=("<SPECIAL_12>",)),),
+        positions=text_positions,
+        image_rule=no_image_rule,
+        prompt_prefixes=("<think></think>", "<think>\n"),
+        content="string_without_media",
+        packing_leak=_LEAK,
+    )
+
+
+class NemotronOmniTaskEncoder(TaskEncoder):
+    """Nemotron-3-Nano-Omni: text and images; a thought, often empty, is written into every assistant turn."""
+
+    family = Family(
+        name="nemotron_omni",
+        boundaries=(CHATML,),
+        positions=text_positions,
+        image_rule=NemotronOmniImageRule.from_parts,
+        media_tokens=MEDIA_TOKENS,
+        media_joins={"image_grid_hw": "concat"},
+        thinking=Thinking(open="<think>", close="</think>"),
+        prompt_prefixes=("<think></think>", "<think>\n"),
+        content="string_without_media",
+        packing_leak=_LEAK,
+    )

@@ -1,0 +1,177 @@
+"""A training step of a real model of every family: batches of real rows train as the rows do alone."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import io
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from packloom import TaskEncoder
+from packloom.collates import collate_packed
+from packloom.errors import CapabilityError
+from packloom.models import forward_step, hf_model_inputs, lm_loss, next_token_targets
+
+PACKABLE = [
+    "glm46v",
+    "glm4v",
+    "internvl3",
+    "kimi_k25",
+    "llava",
+    "llava_next",
+    "llava_onevision",
+    "ministral3",
+    "mistral3",
+    "pixtral",
+    "qwen2_5_vl",
+    "qwen2_vl",
+    "qwen3_vl",
+    "smolvlm",
+]
+#: family → why its rows cannot be packed, and which layers or masks the model itself names
+LEAKING = {
+    "gemma3": ("two-way attention inside images", "mask for image tokens"),
+    "gemma4": ("two-way attention inside images", "mask for image tokens"),
+    "qwen3_5": ("linear-attention layers carry their state", "linear_attention layers"),
+}
+#: settings of an image processor that keep sequences short
+UNTILED = {"smolvlm": {"do_image_splitting": False}, "internvl3": {"max_patches": 1}}
+#: weights that a model has and does not read: features are taken before its last norm, or before its last layer
+UNREAD = {
+    "llava": r"vision_tower\.(encoder\.layers\.1|post_layernorm)\.",
+    "llava_next": r"vision_tower\.(encoder\.layers\.1|post_layernorm)\.",
+    "llava_onevision": r"vision_tower\.post_layernorm\.",
+}
+#: (height, width) of the images of each row
+SIZES = [[(120, 160)], [], [(60, 90), (40, 40)]]
+
+
+def row(sizes):
+    """A raw row: images of noise, a question, an answer."""
+    images = {}
+    for index, (height, width) in enumerate(sizes):
+        noise = np.random.default_rng(height * 10_007 + width).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        buffer = io.BytesIO()
+        Image.fromarray(noise).save(buffer, "PNG", compress_level=1)
+        images[f"{index}.png"] = buffer.getvalue()
+    question = [*({"type": "image", "image": name} for name in images), {"type": "text", "text": "What do you see?"}]
+    answer = [{"type": "text", "text": f"I see {len(sizes)} pictures of noise."}]
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {"__key__": f"row-{len(sizes)}", "json": {"messages": messages}, **images}
+
+
+def encoder_of(family, folder):
+    encoder = TaskEncoder.from_pretrained(folder)
+    if family not in UNTILED:
+        return encoder
+    images = copy.copy(encoder.parts.image_processor)
+    for name, value in UNTILED[family].items():
+        setattr(images, name, value)
+    return type(encoder)(dataclasses.replace(encoder.parts, image_processor=images))
+
+
+def step(model, batch):
+    """The loss, summed over tokens, and the gradient of each parameter that has one."""
+    model.zero_grad(set_to_none=True)
+    output, loss_func = forward_step(iter([batch]), model)
+    loss, num_tokens, _ = loss_func(output)
+    assert num_tokens == batch["num_loss_tokens"] > 0
+    loss.backward()
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.fixture(scope="module")
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def case(family, processor_dir, family_model):
+    """A family's encoder, model and rows; the summed losses and gradients of the rows in batches of their own."""
+    if family == "kimi_k25":
+        pytest.importorskip("torchvision", reason="the Kimi image processor needs torchvision")
+    encoder, model = encoder_of(family, processor_dir(family)), family_model(family)
+    rows = encoder.batch([encoder.encode_sample(row(sizes)) for sizes in SIZES])
+    total, sums = 0, {}
+    for item in rows:
+        loss, gradients = step(model, encoder.collate([item], layout="padded"))
+        total += loss
+        for name, gradient in gradients.items():
+            sums[name] = sums[name] + gradient if name in sums else gradient
+    return SimpleNamespace(encoder=encoder, model=model, rows=rows, loss=total, gradients=sums)
+
+
+def each(families):
+    return pytest.mark.parametrize("family", families, indirect=True, scope="module")
+
+
+def assert_same_training(got, case):
+    loss, gradients = got
+    torch.testing.assert_close(loss, case.loss, rtol=1e-4, atol=0)
+    assert gradients.keys() == case.gradients.keys()
+    whole = torch.stack([gradient.norm() for gradient in case.gradients.values()]).norm()
+    for name, gradient in case.gradients.items():
+        error = (gradients[name] - gradient).norm()
+        assert error <= 1e-4 * gradient.norm() + 1e-6 * whole, f"{name}: {error} of {gradient.norm()}"
+
+
+def forward_loss(model, batch):
+    """The summed loss of a batch, past every check that forward_step makes."""
+    targets = next_token_targets(batch)
+    columns = (targets[0] >= 0).nonzero()[:, 0]
+    with torch.no_grad():
+        logits = model(**hf_model_inputs(batch), logits_to_keep=columns).logits
+    return lm_loss(logits, targets=targets[:, columns])[0]
+
+
+def as_one_sample(batch):
+    """The same packed row without its inner boundary marks."""
+    length = batch["input_ids"].shape[1]
+    ends = torch.tensor([0, length], dtype=torch.int32)
+    positions = batch["position_ids"] if batch["position_ids"].ndim == 3 else torch.arange(length)[None]
+    return batch | {"cu_seqlens_q": ends, "cu_seqlens_kv": ends, "position_ids": positions}
+
+
+def test_every_processor_folder_has_its_step(shared_dir):
+    folders = {path.parent.name for path in (shared_dir / "processors").glob("*/processor_config.json")}
+    assert folders == {*PACKABLE, *LEAKING}
+
+
+@each([*PACKABLE, *LEAKING])
+def test_a_padded_batch_trains_as_its_rows_alone(family, case):
+    batch = case.encoder.collate(case.rows, layout="padded")
+    assert batch["padding_mask"].any()
+    loss, gradients = step(case.model, batch)
+    assert loss.isfinite()
+    assert loss > 0
+    assert_same_training((loss, gradients), case)
+    idle = [name for name, p in case.model.named_parameters() if name not in gradients or not gradients[name].any()]
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+    assert [name for name in idle if not re.search(UNREAD.get(family, "^$"), name)] == []
+
+
+@each(PACKABLE)
+def test_a_packed_batch_trains_as_its_rows_alone(family, case):
+    batch = case.encoder.collate(case.rows, layout="packed")
+    assert len(batch["cu_seqlens_q"]) == 4
+    assert_same_training(step(case.model, batch), case)
+    mixed = forward_loss(case.model, as_one_sample(batch))
+    assert (mixed - case.loss).abs() > 1e-3 * case.loss, "rows that see each other must show, or this proves nothing"
+
+
+@each(LEAKING)
+def test_rows_that_would_mix_are_not_packed(family, case):
+    why, what = LEAKING[family]
+    with pytest.raises(CapabilityError, match=rf"family {family} cannot be packed: .*{why}.*layout='padded'"):
+        case.encoder.collate(case.rows, layout="packed")
+    packed = collate_packed(case.rows, pad_id=case.encoder.pad_id, label_shift="next_token")
+    with pytest.raises(CapabilityError, match=rf'{family} has .*{what}.*layout="padded"'):
+        step(case.model, packed)
+    mixed = forward_loss(case.model, packed)
+    assert (mixed - case.loss).abs() > 1e-3 * case.loss, "this model keeps packed rows apart: no need to refuse"
