@@ -85,7 +85,11 @@ def test_passes_go_on_with_the_next_epoch(write: Fixture, encoder_class: Any, vi
     path = write(SIZES)
     loader = build_loader(path, encoder_class(), epochs=1)
     passes = [[view(batch) for batch in loader] for _ in range(3)]
-    assert [view(batch) for batch in build_loader(path, encoder_class(), epochs=3)] == sum(passes, [])
+    assert [view(batch) for batch in build_loader(path, encoder_class(), epochs=3)] == [
+        *passes[0],
+        *passes[1],
+        *passes[2],
+    ]
     assert passes[0] != passes[1]
     first = iter(build_loader(path, encoder_class(), epochs=1, seed=1))
     assert view(next(first)) != passes[0][0]
@@ -97,7 +101,7 @@ def test_the_next_loop_goes_on_behind_a_break(write: Fixture, encoder_class: Any
     for settings in ({}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}):
         loader = build_loader(path, encoder_class(), epochs=1, **settings)
         parts = [[view(batch) for batch in islice(loader, count)] for count in (3, 1, 2)]
-        assert sum(parts, []) + [view(batch) for batch in loader] == whole
+        assert [*parts[0], *parts[1], *parts[2], *(view(batch) for batch in loader)] == whole
 
 
 def test_persistent_workers_live_on(write: Fixture, encoder_class: Any) -> None:
@@ -152,7 +156,8 @@ def test_the_global_generators_are_left_alone(write: Fixture, encoder_class: Any
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["packed", "padded"])
 @pytest.mark.parametrize("fault", ["cook", "media"])
 def test_an_endless_run_without_a_good_sample(write: Fixture, encoder_class: Any, fault: str, layout: Any) -> None:
-    loader = build_loader(write([1] * 9, dict.fromkeys(range(9), fault)), encoder_class(), max_consecutive_errors=10**9)
+    path = write([1] * 9, dict.fromkeys(range(9), fault))
+    loader = build_loader(path, encoder_class(), max_consecutive_errors=10**9, **layout)
     with pytest.raises(TooManyErrors, match="most often with"):
         next(iter(loader))
 

@@ -16,7 +16,7 @@ from PIL import Image
 from packloom import TaskEncoder
 from packloom.collates import collate_packed
 from packloom.errors import CapabilityError
-from packloom.models import forward_step, hf_model_inputs, lm_loss, next_token_targets
+from packloom.models import forward_step, hf_model_inputs, next_token_targets
 
 PACKABLE = [
     "glm46v",
@@ -77,13 +77,13 @@ def encoder_of(family, folder):
 
 
 def step(model, batch):
-    """The loss, summed over tokens, and the gradient of each parameter that has one."""
+    """The loss, summed over tokens, the gradient of each parameter that has one, and the logits."""
     model.zero_grad(set_to_none=True)
     output, loss_func = forward_step(iter([batch]), model)
     loss, num_tokens, _ = loss_func(output)
     assert num_tokens == batch["num_loss_tokens"] > 0
     loss.backward()
-    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, output.detach()
 
 
 @pytest.fixture(scope="module")
@@ -93,18 +93,19 @@ def family(request):
 
 @pytest.fixture(scope="module")
 def case(family, processor_dir, family_model):
-    """A family's encoder, model and rows; the summed losses and gradients of the rows in batches of their own."""
+    """A family's encoder, model and rows; what the rows do in batches of their own: losses and gradients summed."""
     if family == "kimi_k25":
         pytest.importorskip("torchvision", reason="the Kimi image processor needs torchvision")
     encoder, model = encoder_of(family, processor_dir(family)), family_model(family)
     rows = encoder.batch([encoder.encode_sample(row(sizes)) for sizes in SIZES])
-    total, sums = 0, {}
+    total, sums, logits = 0, {}, []
     for item in rows:
-        loss, gradients = step(model, encoder.collate([item], layout="padded"))
+        loss, gradients, output = step(model, encoder.collate([item], layout="padded"))
         total += loss
         for name, gradient in gradients.items():
             sums[name] = sums[name] + gradient if name in sums else gradient
-    return SimpleNamespace(encoder=encoder, model=model, rows=rows, loss=total, gradients=sums)
+        logits.append(output[0])
+    return SimpleNamespace(encoder=encoder, model=model, rows=rows, loss=total, gradients=sums, logits=logits)
 
 
 def each(families):
@@ -112,7 +113,7 @@ def each(families):
 
 
 def assert_same_training(got, case):
-    loss, gradients = got
+    loss, gradients, _ = got
     torch.testing.assert_close(loss, case.loss, rtol=1e-4, atol=0)
     assert gradients.keys() == case.gradients.keys()
     whole = torch.stack([gradient.norm() for gradient in case.gradients.values()]).norm()
@@ -121,13 +122,12 @@ def assert_same_training(got, case):
         assert error <= 1e-4 * gradient.norm() + 1e-6 * whole, f"{name}: {error} of {gradient.norm()}"
 
 
-def forward_loss(model, batch):
-    """The summed loss of a batch, past every check that forward_step makes."""
-    targets = next_token_targets(batch)
-    columns = (targets[0] >= 0).nonzero()[:, 0]
+def change_of_logits(case, batch):
+    """The largest difference between this packed batch and its rows alone, past every check of forward_step."""
+    columns = (next_token_targets(batch)[0] >= 0).nonzero()[:, 0]
     with torch.no_grad():
-        logits = model(**hf_model_inputs(batch), logits_to_keep=columns).logits
-    return lm_loss(logits, targets=targets[:, columns])[0]
+        logits = case.model(**hf_model_inputs(batch), logits_to_keep=columns).logits[0]
+    return (logits - torch.cat(case.logits)).abs().max()
 
 
 def as_one_sample(batch):
@@ -147,12 +147,12 @@ def test_every_processor_folder_has_its_step(shared_dir):
 def test_a_padded_batch_trains_as_its_rows_alone(family, case):
     batch = case.encoder.collate(case.rows, layout="padded")
     assert batch["padding_mask"].any()
-    loss, gradients = step(case.model, batch)
+    loss, gradients, _ = got = step(case.model, batch)
     assert loss.isfinite()
     assert loss > 0
-    assert_same_training((loss, gradients), case)
-    idle = [name for name, p in case.model.named_parameters() if name not in gradients or not gradients[name].any()]
+    assert_same_training(got, case)
     assert all(gradient.isfinite().all() for gradient in gradients.values())
+    idle = [name for name, p in case.model.named_parameters() if name not in gradients or not gradients[name].any()]
     assert [name for name in idle if not re.search(UNREAD.get(family, "^$"), name)] == []
 
 
@@ -161,8 +161,8 @@ def test_a_packed_batch_trains_as_its_rows_alone(family, case):
     batch = case.encoder.collate(case.rows, layout="packed")
     assert len(batch["cu_seqlens_q"]) == 4
     assert_same_training(step(case.model, batch), case)
-    mixed = forward_loss(case.model, as_one_sample(batch))
-    assert (mixed - case.loss).abs() > 1e-3 * case.loss, "rows that see each other must show, or this proves nothing"
+    assert change_of_logits(case, batch) < 1e-3
+    assert change_of_logits(case, as_one_sample(batch)) > 0.1, "a leak must show, or the lines above prove nothing"
 
 
 @each(LEAKING)
@@ -172,6 +172,15 @@ def test_rows_that_would_mix_are_not_packed(family, case):
         case.encoder.collate(case.rows, layout="packed")
     packed = collate_packed(case.rows, pad_id=case.encoder.pad_id, label_shift="next_token")
     with pytest.raises(CapabilityError, match=rf'{family} has .*{what}.*layout="padded"'):
-        step(case.model, packed)
-    mixed = forward_loss(case.model, packed)
-    assert (mixed - case.loss).abs() > 1e-3 * case.loss, "this model keeps packed rows apart: no need to refuse"
+        forward_step(iter([packed]), case.model)
+    assert change_of_logits(case, packed) > 0.1, "this model keeps packed rows apart: no need to refuse them"
+
+
+@each(["gemma3", "gemma4"])
+def test_packs_of_text_or_of_one_sample_pass_the_model_side(family, case):
+    for places in ([0], [1, 1]):
+        rows = [case.rows[place] for place in places]
+        batch = collate_packed(rows, pad_id=case.encoder.pad_id, label_shift="next_token")
+        with torch.no_grad():
+            output, _ = forward_step(iter([batch]), case.model)
+        torch.testing.assert_close(output[0], torch.cat([case.logits[place] for place in places]), rtol=0, atol=1e-4)

@@ -1,0 +1,25 @@
+"""The package's public names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import packloom
+
+
+def test_every_public_name_is_there_and_sorted():
+    assert packloom.__all__ == sorted(packloom.__all__)
+    assert set(packloom.__all__) == set(packloom._HOMES)
+    assert all(getattr(packloom, name) is not None for name in packloom.__all__)
+    assert set(packloom.__all__) <= set(dir(packloom))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = packloom.nothing
+
+
+def test_importing_the_package_loads_no_heavy_library():
+    code = "import sys, packloom; print(sorted({'torch', 'transformers', 'webdataset'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
