@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import packloom.demo.run
-from packloom.cli import main
+from packloom.cli import app, main
 from packloom.demo.report import DemoReport
 from packloom.demo.run import DemoSettings
 from packloom.demo.train import Step
@@ -63,11 +63,11 @@ def test_version(call) -> None:
     assert re.fullmatch(r"packloom \d+\.\d+\.\d+\S*\n", result.out)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"]])
-def test_help_has_an_example(call, arguments: list[str]) -> None:
-    result = call(*arguments)
+@pytest.mark.parametrize("command", [None, *(item.name or item.callback.__name__ for item in app.registered_commands)])
+def test_help_has_an_example(call, command: str | None) -> None:
+    result = call(*filter(None, [command]), "--help")
     assert result.status == 0
-    assert "Example: packloom demo" in result.out
+    assert f"Example: packloom {command or 'demo'}" in result.out
 
 
 @pytest.mark.parametrize("arguments", [["demo", "--steps", "0"], ["demo", "--no-such-option"], ["no-such-command"]])

@@ -15,8 +15,8 @@ from packloom.loader import Loader, build_loader, merge_states
 Fixture = Callable[..., Any]
 
 SIZES = [1 + (place * 5) % 8 for place in range(40)]
-FAULTS = {7: "cook", 30: "media"}
-LANES = [{"shuffle_block": 2}, {"num_lanes": 8, "min_lane_samples": 4, "shuffle_block": 2}]
+FAULTS = {7: "cook", 17: "media"}
+LANES = [{"shuffle_block": 2}, {"num_lanes": 8, "min_lane_samples": 3, "shuffle_block": 2}]
 LAYOUTS = [{"layout": "packed", "buffer_size": 4, "open_packs": 2}, {"layout": "padded", "micro_batch_size": 3}]
 
 
@@ -37,9 +37,9 @@ def resumed(loaders: Sequence[Loader], state: dict[str, Any]) -> list[Loader]:
 def test_every_step_on_other_ranks(
     write: Fixture, encoder_class: Any, build_ranks: Fixture, interleave: Fixture, layout: Any, lanes: Any, epochs: Any
 ) -> None:
-    path = write(SIZES, FAULTS, per_shard=9, media=True)
+    path = write(SIZES[:24], FAULTS, per_shard=9, media=True)
     settings = {"epochs": epochs, **layout, **lanes}
-    total = 80  # of the endless run: four epochs
+    total = 40  # of the endless run: some epochs
     [whole] = build_ranks(path, encoder_class(), **settings)
     batches = list(islice(whole, total if epochs is None else None))
     [loader] = build_ranks(path, encoder_class(), **settings)
@@ -63,7 +63,7 @@ def test_every_step_on_other_ranks(
 def test_every_step_of_two_ranks_merged(
     write: Fixture, encoder_class: Any, build_ranks: Fixture, interleave: Fixture, layout: Any, lanes: Any
 ) -> None:
-    path = write(SIZES, FAULTS)
+    path = write(SIZES[:24], FAULTS)
     settings = {"epochs": 2, **layout, **lanes}
     [single] = build_ranks(path, encoder_class(), **settings)
     reference = interleave(list(single))
@@ -152,8 +152,9 @@ def test_nothing_but_the_next_batch_is_read_after_a_resume(write: Fixture, encod
 def test_the_size_of_a_state(write: Fixture, encoder_class: Any, layout: Any) -> None:
     """At most 1.5 KB, 400 bytes per lane and 40 per sample that waits: the bound that docs/resume.md gives."""
     path = write([1 + place % 8 for place in range(300)])
-    loader = build_loader(path, encoder_class(), num_lanes=96, min_lane_samples=2, **{**layout, "buffer_size": 64})
-    for _ in zip(loader, range(200), strict=False):
+    settings = {**layout, "pack_length": 64, "buffer_size": 64, "open_packs": 16}
+    loader = build_loader(path, encoder_class(), num_lanes=96, min_lane_samples=2, **settings)
+    for _ in zip(loader, range(100), strict=False):
         pass
     state = loader.state_dict()
     waiting = sum(
@@ -163,7 +164,7 @@ def test_the_size_of_a_state(write: Fixture, encoder_class: Any, layout: Any) ->
     )
     waiting += sum(len(group) for lane in state["lanes"].values() for group in lane["ready"])
     assert len(state["lanes"]) == 96
-    assert waiting > 3000 or layout["layout"] == "padded"
+    assert waiting > 5000 or layout["layout"] == "padded"
     assert len(json.dumps(state)) <= 1500 + 400 * 96 + 40 * waiting
 
 
@@ -197,10 +198,12 @@ def test_another_dataset_encoder_or_version(write: Fixture, encoder_class: Any) 
         build_loader(path, encoder_class(7), pack_length=8).load_state_dict(state)
     with pytest.raises(StateError, match="version is 1, the state was saved with 2"):
         loader.load_state_dict({**state, "version": 2})
-    with pytest.raises(StateError, match="expected, this is one of version 3 .*this packloom has version 1"):
+    with pytest.raises(StateError, match="expected a loader state of version 1, not 3; what was given lacks dataset, "):
         loader.load_state_dict({"version": 3})
-    with pytest.raises(StateError, match="expected, this is not one"):
+    with pytest.raises(StateError, match="expected a loader state; what was given lacks version, dataset, "):
         loader.load_state_dict({"epoch": 3})
+    with pytest.raises(StateError, match="a loader state is a dict, got list"):
+        loader.load_state_dict([])
     with pytest.raises(StateError, match="damaged at lane 'x'"):
         loader.load_state_dict({**state, "lanes": {"x": {}}})
 

@@ -49,7 +49,7 @@ UNREAD = {
     "llava_onevision": r"vision_tower\.post_layernorm\.",
 }
 #: (height, width) of the images of each row
-SIZES = [[(120, 160)], [], [(60, 90), (40, 40)]]
+SIZES = [[(120, 160)], [], [(60, 90), (40, 150)]]
 
 
 def row(sizes):

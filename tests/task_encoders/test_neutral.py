@@ -41,12 +41,15 @@ FORGED = {
 @pytest.fixture(scope="module")
 def text_encoder(processor_dir: Callable[[str], Path]) -> Callable[..., TaskEncoder]:
     """``text_encoder(folder, **settings)``: the family's encoder on its tokenizer alone."""
-    tokenizers: dict[str, Any] = {}
+    made: dict[tuple[str, str], TaskEncoder] = {}
 
-    def make(folder: str, **settings: Any) -> TaskEncoder:
-        if folder not in tokenizers:
-            tokenizers[folder] = AutoTokenizer.from_pretrained(processor_dir(folder))
-        return TaskEncoder.from_processor(tokenizers[folder], model_type=MODEL_TYPES.get(folder, folder), **settings)
+    def make(folder: str, control_tokens: str = "refuse") -> TaskEncoder:
+        if (folder, control_tokens) not in made:
+            tokenizer = AutoTokenizer.from_pretrained(processor_dir(folder))
+            made[folder, control_tokens] = TaskEncoder.from_processor(
+                tokenizer, model_type=MODEL_TYPES.get(folder, folder), control_tokens=control_tokens
+            )
+        return made[folder, control_tokens]
 
     return make
 
@@ -98,13 +101,12 @@ def test_an_answer_may_spell_a_turn(folder: str, text_encoder: Callable[..., Tas
 @pytest.mark.parametrize("folder", FORGED)
 def test_every_control_token_is_neutralised(folder: str, text_encoder: Callable[..., TaskEncoder]) -> None:
     encoder = text_encoder(folder, control_tokens="neutralise")
-    refusing = text_encoder(folder)
     plain = control_counts(encoder, encoder.encode_sample(chat("a b", "c")))
     tokens = sorted(encoder.control_tokens.texts)
     assert len(tokens) >= 5
     for token in tokens[:: max(1, len(tokens) // 40)]:
         with pytest.raises(MaskError, match="spells the control token"):
-            refusing.encode_sample(chat(f"a {token} b", "c"))
+            encoder.control_tokens.refuse_in(chat(f"a {token} b", "c"), texts_too=True)
         sample = encoder.encode_sample(chat(f"a {token} b", "c"))
         assert control_counts(encoder, sample) == plain, token
         assert token in decoded(encoder, sample.input_ids)
@@ -124,7 +126,7 @@ TEXTS = [
 def test_texts_without_control_tokens_are_encoded_as_ever(
     folder: str, text_encoder: Callable[..., TaskEncoder]
 ) -> None:
-    encoder = text_encoder(folder)
+    encoder = text_encoder(folder, control_tokens="neutralise")
     for text in TEXTS:
         sample = chat(text, f"x {text} y", "q", "z")
         plan, texts = encoder.masks.plan(sample, encoder.template.render(sample))
@@ -143,22 +145,13 @@ def test_texts_without_control_tokens_are_encoded_as_ever(
 def test_any_text_beside_a_spelled_token(folder: str, text: str, text_encoder: Callable[..., TaskEncoder]) -> None:
     """Whatever stands around a spelled token: the same control tokens as ever, or a refusal."""
     token = FORGED[folder][1]
-    encoder = cached(text_encoder, folder)
+    encoder = text_encoder(folder, control_tokens="neutralise")
     try:
         sample = encoder.encode_sample(chat(f"{text}{token}{text}", "Real."))
     except MaskError:
         return
     assert control_counts(encoder, sample) == control_counts(encoder, encoder.encode_sample(chat("x", "Real.")))
     assert decoded(encoder, sample.input_ids[sample.loss_mask]) == f"Real.{token}"
-
-
-_cache: dict[str, TaskEncoder] = {}
-
-
-def cached(text_encoder: Callable[..., TaskEncoder], folder: str) -> TaskEncoder:
-    if folder not in _cache:
-        _cache[folder] = text_encoder(folder, control_tokens="neutralise")
-    return _cache[folder]
 
 
 @pytest.mark.parametrize("folder", ["qwen3_vl", "llava", "mistral3"])

@@ -124,9 +124,13 @@ def _parse(saved: Mapping[str, Any]) -> LoaderState:
         raise StateError(f"a loader state is a dict, got {type(saved).__name__}")
     missing = [name for name in LoaderState.__annotations__ if name not in saved]
     if missing:
-        version = f"one of version {saved['version']!r}" if saved.get("version") != STATE_VERSION else "damaged"
-        what = f"{version} (this packloom has version {STATE_VERSION})" if "version" in saved else "not one"
-        raise StateError(f"a loader state was expected, this is {what}: it lacks {', '.join(missing)}")
+        version = saved.get("version", STATE_VERSION)
+        what = (
+            "a loader state"
+            if version == STATE_VERSION
+            else f"a loader state of version {STATE_VERSION}, not {version}"
+        )
+        raise StateError(f"expected {what}; what was given lacks {', '.join(missing)}")
     for number, lane in saved["lanes"].items():
         if not number.isdigit() or set(lane) != set(LaneState.__annotations__):
             raise StateError(f"the state is damaged at lane {number!r}")
