@@ -157,3 +157,15 @@ def test_a_template_that_rewrites_by_content_is_refused(encoder_of):
     parts = dataclasses.replace(encoder_of("qwen2_5_vl").parts, chat_template=template, image_processor=None)
     with pytest.raises(MaskError, match=r"rewrites the text of message 1 \(assistant\)"):
         trained(Qwen2_5VLTaskEncoder(parts))
+
+
+def test_a_template_that_moves_images_says_so_once(encoder_of, picture, caplog):
+    parts = {"0.png": picture(40, 40)}
+    question = {"role": "user", "content": [{"type": "text", "text": "Describe:"}, {"type": "image"}]}
+    for family, count in (("llava_next", 1), ("qwen2_vl", 0)):
+        caplog.clear()
+        encoder = encoder_of(family, max_length=5000)
+        for answer in ("One.", "Two."):
+            talk = [question, {"role": "assistant", "content": answer}, *TALK]
+            assert len(trained(encoder, talk, **parts)) == 3
+        assert sum("moves images" in record.getMessage() for record in caplog.records) == count

@@ -1,13 +1,15 @@
-"""Reasoning: supervised, kept as context or dropped; stripped from history without shifting a span; never half trained."""
+"""Reasoning: supervised, kept as context or dropped; stripped from history without shifting a span."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoTokenizer
 
 from packloom import TaskEncoder
 from packloom.config import SampleConfig
@@ -71,6 +73,7 @@ def prompt(encoder: TaskEncoder, *messages: dict[str, Any]) -> str:
     return str(encoder.parts.tokenizer.decode(sample.input_ids))
 
 
+LOST = r"drops the reasoning of this conversation.*set thinking='drop'"
 TALK = [user("2*3?"), answer("6", "two threes"), user("4*5?"), answer("20", "four fives")]
 
 
@@ -124,13 +127,18 @@ def test_injected_empty_thoughts_belong_to_the_prompt(family: str, policy: str, 
     assert spans == [f"6{marks.end}", f"20{marks.last or marks.end}"]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_thought_without_an_answer(family: str, thinker: Any) -> None:
+@pytest.mark.parametrize(
+    ("family", "span"),
+    [
+        ("qwen3_5", "two threes\n</think>\n\n<|im_end|>"),
+        ("qwen3_vl_thinking", "two threes\n</think>\n\n<|im_end|>"),
+        ("glm46v", "<think>two threes</think><|endoftext|>"),
+        ("gemma4", "<|channel>thought\ntwo threes\n<channel|><turn|>"),
+    ],
+)
+def test_a_thought_without_an_answer(family: str, span: str, thinker: Any) -> None:
     marks = FAMILIES[family]
-    [span] = trained(thinker(family), user("2*3?"), answer("", "two threes"))
-    assert span == f"{marks.before}two threes{marks.behind}".rstrip("\n") * (family in ("glm46v", "gemma4")) + (
-        f"{marks.before}two threes{marks.behind}" * (family not in ("glm46v", "gemma4"))
-    ) + (marks.last or marks.end)
+    assert trained(thinker(family), user("2*3?"), answer("", "two threes")) == [span]
     assert trained(thinker(family, "keep"), user("2*3?"), answer("", "two threes")) == [marks.last or marks.end]
 
 
@@ -155,20 +163,23 @@ def test_a_thought_before_a_tool_call(family: str, thinker: Any) -> None:
         assert not any("3 degrees" in span for span in spans)
 
 
-@pytest.mark.parametrize("policy", ["supervise", "keep"])
-def test_kimi_drops_all_reasoning_and_that_is_refused(policy: str, encoder_of: Any) -> None:
-    pytest.importorskip("torchvision", reason="Kimi's image processor needs torchvision")
-    with pytest.raises(MaskError, match="drops the reasoning of this conversation.*set thinking='drop'"):
-        trained(encoder_of("kimi_k25", thinking=policy), *TALK)
-    dropped = encoder_of("kimi_k25", thinking="drop")
-    assert trained(dropped, *TALK) == ["6<|im_end|>", "20<|im_end|>"]
-    assert prompt(dropped, *TALK).count("<think></think>") == 2
+def test_kimi_drops_all_reasoning_and_that_is_refused(processor_dir: Callable[[str], Path]) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(processor_dir("kimi_k25"))
+
+    def kimi(policy: str) -> TaskEncoder:
+        return TaskEncoder.from_processor(tokenizer, model_type="kimi_k25", thinking=policy)  # type: ignore[arg-type]
+
+    for policy in ("supervise", "keep"):
+        with pytest.raises(MaskError, match=LOST):
+            trained(kimi(policy), *TALK)
+    assert trained(kimi("drop"), *TALK) == ["6<|im_end|>", "20<|im_end|>"]
+    assert prompt(kimi("drop"), *TALK).count("<think></think>") == 2
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3", "smolvlm", "llava", "internvl3"])
 def test_reasoning_that_a_template_cannot_write_is_refused(family: str, encoder_of: Any) -> None:
     for policy in ("supervise", "keep"):
-        with pytest.raises(MaskError, match="drops the reasoning of this conversation.*set thinking='drop'"):
+        with pytest.raises(MaskError, match=LOST):
             trained(encoder_of(family, thinking=policy), *TALK)
     assert len(trained(encoder_of(family, thinking="drop"), *TALK)) == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from packloom.task_encoders.span_methods import SpanMethod
 from packloom.task_encoders.template import ChatTemplate
 from packloom.task_encoders.turns import Place, TurnSpan
 from packloom.types import ChatSample
+
+logger = logging.getLogger(__name__)
 
 _KNOWN_SHAPES = 4096
 
@@ -42,6 +45,7 @@ class AssistantMasks:
     final_end: str  # written behind a last assistant turn, see Family.final_end
     config: SampleConfig
     _plans: dict[Hashable, Plan] = field(default_factory=dict, compare=False, repr=False)
+    _said: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def plan(self, chat: ChatSample, rendered: str) -> tuple[Plan, list[str]]:
         """The plan of this conversation's shape, and the text of each piece of its skeleton in ``rendered``.
@@ -66,9 +70,18 @@ class AssistantMasks:
     def _make(self, chat: ChatSample) -> Plan:
         suffix = self.final_end if chat.messages[-1].role == "assistant" else ""
         skeleton = render_skeleton(self.template, chat, placeholder=self.placeholder, suffix=suffix)
+        self._say_if_moved(skeleton)
         if self.config.loss_on == "all_text":
             return Plan(skeleton=skeleton, spans=())
         return Plan(skeleton=skeleton, spans=self.method.find(skeleton, chat))
+
+    def _say_if_moved(self, skeleton: Skeleton) -> None:
+        """Warn, once, where the template puts images elsewhere among the texts than the data has them."""
+        slots = [piece for piece in skeleton.pieces if isinstance(piece, Slot) and piece.part >= 0]
+        written = [(slot.message, slot.part) for slot in slots]
+        if written != sorted(written) and any(slot.kind == "image" for slot in slots) and "moved" not in self._said:
+            self._said.add("moved")
+            logger.warning("%s: the chat template moves images among the texts of a turn", self.template.parts.name)
 
     def mask(self, prompt: Prompt, plan: Plan, chat: ChatSample) -> np.ndarray:
         """[C] bool over the compact prompt: True on what is trained on, media tokens not yet taken out."""

@@ -50,7 +50,7 @@ class NemotronOmniTaskEncoder(TaskEncoder):
         media_tokens=MEDIA_TOKENS,
         media_joins={"image_grid_hw": "concat"},
         thinking=Thinking(open="<think>", close="</think>"),
-        prompt_prefixes=("<think></think>", "<think>\n"),
+        prompt_prefixes=("<think></think>", "<think></think>\n", "<think>\n"),  # the second where a thought was dropped
         content="string_without_media",
         packing_leak=_LEAK,
     )
