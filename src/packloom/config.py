@@ -21,6 +21,16 @@ ControlTokenPolicy = Literal["refuse", "neutralise"]
 TailPolicy = Literal["pad", "drop", "wrap"]
 
 
+def _check_types(config: Any) -> None:
+    """Hold each field to the plain types that its annotation admits; raises ConfigError."""
+    for name, hint in get_type_hints(type(config)).items():
+        value = getattr(config, name)
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            _require(isinstance(value, hint), f"{name} must be a {hint.__name__}, got {value!r}")
+        else:
+            _convert(hint, value, name)
+
+
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ConfigError(message)
@@ -35,6 +45,7 @@ class SampleLimits:
     max_pixels: int | None = 89_478_485  # of one image's header size, before decoding; Pillow refuses twice this anyway
 
     def __post_init__(self) -> None:
+        _check_types(self)
         for name, value in dataclasses.asdict(self).items():
             _require(value is None or value > 0, f"limits.{name} must be positive or null, got {value}")
 
@@ -53,6 +64,14 @@ class SampleSettings(TypedDict, total=False):
     limits: SampleLimits
 
 
+def sample_config(settings: Mapping[str, Any]) -> SampleConfig:
+    """A SampleConfig from keyword arguments; an unknown one is a ConfigError."""
+    known = [item.name for item in dataclasses.fields(SampleConfig)]
+    unknown = sorted(set(settings) - set(known))
+    _require(not unknown, f"an encoder has no setting {', '.join(unknown)}; known: {', '.join(known)}")
+    return SampleConfig(**settings)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SampleConfig:
     """What an encoder does with one sample."""
@@ -68,6 +87,7 @@ class SampleConfig:
     limits: SampleLimits = field(default_factory=SampleLimits)
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self.max_length is None or self.max_length > 0, f"max_length must be positive, got {self.max_length}")
         _require(self.overlong in ("drop", "truncate"), f"overlong must be 'drop' or 'truncate', got {self.overlong!r}")
         for name, hint in (("loss_on", LossOn), ("thinking", ThinkingPolicy), ("control_tokens", ControlTokenPolicy)):
@@ -102,6 +122,7 @@ class SourceConfig:
     epochs: int | None = None  # None repeats for ever
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(bool(self.path), "source.path is empty: name a folder of shards, a tar file or a brace pattern")
         for name in ("shuffle_window", "shuffle_block"):
             _require(getattr(self, name) > 0, f"source.{name} must be positive, got {getattr(self, name)}")
@@ -121,6 +142,7 @@ class PackingConfig:
     pad_to_length: bool = False  # every pack exactly pack_length long
 
     def __post_init__(self) -> None:
+        _check_types(self)
         for name in ("pack_length", "max_patches", "open_packs", "max_wait", "segment_multiple"):
             value = getattr(self, name)
             _require(value is None or value > 0, f"packing.{name} must be positive, got {value}")
@@ -152,6 +174,7 @@ class LoaderConfig:
     max_consecutive_errors: int = 100
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self.layout in ("packed", "padded"), f"layout must be 'packed' or 'padded', got {self.layout!r}")
         _require(
             self.label_shift in ("next_token", "none"),
@@ -186,6 +209,7 @@ class DistributionConfig:
     dp_size: int | None = None
 
     def __post_init__(self) -> None:
+        _check_types(self)
         rank, size = self.dp_rank, self.dp_size
         _require((rank is None) == (size is None), f"dp_rank {rank} and dp_size {size} go together: state both or none")
         if rank is not None and size is not None:
@@ -204,6 +228,7 @@ class DataConfig:
     distribution: DistributionConfig = field(default_factory=DistributionConfig)
 
     def __post_init__(self) -> None:
+        _check_types(self)
         length, pack = self.sample.max_length, self.packing.pack_length
         _require(
             self.loader.layout != "packed" or length is None or pack is None or length <= pack,

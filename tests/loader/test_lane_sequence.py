@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 
 from packloom.errors import ConfigError, PackloomError, TooManyErrors
 from packloom.loader import build_loader
+from packloom.rng import derive
 
 Fixture = Callable[..., Any]
 
@@ -134,6 +136,27 @@ def test_media_are_read_again_where_samples_waited(write: Fixture, encoder_class
         assert _keys(batches) == {f"{place:04d}": 1 for place in range(40)}
         for keys, numbers in batches:
             assert numbers[8:] == tuple(value for key in keys for value in (int(key), 7))
+
+
+def test_random_encoders_are_exact_too(
+    write: Fixture, encoder_class: Any, build_ranks: Fixture, interleave: Fixture, view: Fixture
+) -> None:
+    class Random(encoder_class):
+        def encode_sample(self, raw: Any) -> Any:
+            rng = derive(raw["__seed__"], "token")
+            return super().encode_sample({**raw, "json": json.dumps({"n": 2, "token": rng.randrange(10**6)}).encode()})
+
+    path = write([1] * 30)
+    [single] = build_ranks(path, Random(), epochs=2)
+    reference = interleave(list(single))
+    tokens = {(keys, numbers) for keys, numbers in reference}
+    assert len(tokens) == len(reference)  # each epoch has tokens of its own
+    for dp_size in (2, 4):
+        assert interleave(*map(list, build_ranks(path, Random(), dp_size, epochs=2))) == reference
+    [first], [second] = build_ranks(path, Random(), epochs=2), build_ranks(path, Random(), epochs=2)
+    got = [view(batch) for batch in islice(first, 3)]
+    second.load_state_dict(first.state_dict())
+    assert got + [view(batch) for batch in second] == reference
 
 
 def test_spawned_workers(write: Fixture, encoder_class: Any, view: Fixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from PIL import Image
 from packloom.config import DataConfig, SampleConfig, SourceConfig
 from packloom.datasets import read_shard, write_shards
 from packloom.errors import ConfigError
-from packloom.loader import build_loader
+from packloom.loader import build_loader, merge_states
 from packloom.task_encoders import TaskEncoder
 
 
@@ -49,6 +50,23 @@ def test_batches_equal_those_made_by_hand(encoder: TaskEncoder, shards: Path) ->
     for name, value in expected.items():
         assert torch.equal(batch[name], value) if isinstance(value, torch.Tensor) else batch[name] == value, name
     assert {record.key: record.stage for record in loader.skip_records} == {"0002": "media", "0004": "encode"}
+
+
+def test_resume_with_images(encoder: TaskEncoder, tmp_path: Path) -> None:
+    write_shards((sample(number) for number in range(20)), tmp_path, samples_per_shard=8)
+    settings = {"epochs": 2, "open_packs": 4, "buffer_size": 8}
+    whole = list(build_loader(tmp_path, encoder, **settings))
+    ranks = [build_loader(tmp_path, encoder, dp_rank=rank, dp_size=2, num_workers=rank, **settings) for rank in (0, 1)]
+    got = [batch for step in zip(*(islice(loader, 2) for loader in ranks), strict=True) for batch in step]
+    assert sum(len(lane["waiting"]["waiting"][0]) for lane in ranks[1].state_dict()["lanes"].values()) > 2
+    single = build_loader(tmp_path, encoder, **settings)
+    single.load_state_dict(merge_states([loader.state_dict() for loader in ranks]))
+    got += list(single)
+    assert len(got) == len(whole) > 6
+    for ours, theirs in zip(got, whole, strict=True):
+        assert ours.keys() == theirs.keys()
+        for name, value in theirs.items():
+            assert torch.equal(ours[name], value) if isinstance(value, torch.Tensor) else ours[name] == value, name
 
 
 def test_sample_settings_that_the_encoder_was_not_built_with(encoder: TaskEncoder, shards: Path) -> None:

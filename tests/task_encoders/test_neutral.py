@@ -102,11 +102,11 @@ def test_an_answer_may_spell_a_turn(folder: str, text_encoder: Callable[..., Tas
 def test_every_control_token_is_neutralised(folder: str, text_encoder: Callable[..., TaskEncoder]) -> None:
     encoder = text_encoder(folder, control_tokens="neutralise")
     plain = control_counts(encoder, encoder.encode_sample(chat("a b", "c")))
-    tokens = sorted(encoder.control_tokens.texts)
+    tokens = sorted(encoder.chat.control_tokens.texts)
     assert len(tokens) >= 5
     for token in tokens[:: max(1, len(tokens) // 40)]:
         with pytest.raises(MaskError, match="spells the control token"):
-            encoder.control_tokens.refuse_in(chat(f"a {token} b", "c"), texts_too=True)
+            encoder.chat.control_tokens.refuse_in(chat(f"a {token} b", "c"), texts_too=True)
         sample = encoder.encode_sample(chat(f"a {token} b", "c"))
         assert control_counts(encoder, sample) == plain, token
         assert token in decoded(encoder, sample.input_ids)
@@ -131,8 +131,8 @@ def test_texts_without_control_tokens_are_encoded_as_ever(
         sample = chat(text, f"x {text} y", "q", "z")
         plan, texts = encoder.masks.plan(sample, encoder.template.render(sample))
         pieces, filled = [*plan.skeleton.pieces, plan.skeleton.suffix], [*texts, plan.skeleton.suffix]
-        ids, offsets = encoder.plain.encode(pieces, filled)
-        neutral_ids, neutral_offsets = encoder.neutral.encode(pieces, filled)
+        ids, offsets = encoder.chat.plain.encode(pieces, filled)
+        neutral_ids, neutral_offsets = encoder.chat.neutral.encode(pieces, filled)
         assert list(neutral_ids) == list(ids)
         assert list(map(tuple, neutral_offsets)) == list(map(tuple, offsets))
 
@@ -158,7 +158,7 @@ def test_any_text_beside_a_spelled_token(folder: str, text: str, text_encoder: C
 def test_a_text_that_spells_a_private_name_is_refused(folder: str, text_encoder: Callable[..., TaskEncoder]) -> None:
     encoder = text_encoder(folder, control_tokens="neutralise")
     token = FORGED[folder][1]
-    name = encoder.neutral._names[token]
+    name = encoder.chat.neutral._names[token]
     assert len(name) == len(token)
     with pytest.raises(MaskError, match="reads a control token inside the sample's own text"):
         encoder.encode_sample(chat(f"{token} {name}", "Real."))

@@ -88,7 +88,8 @@ class _Damage:
 def _walk(tar: tarfile.TarFile, file: ShardFile | SampleBytes) -> tuple[list[tarfile.TarInfo], _Damage | None]:
     """All members up to the end or to the first damage. tarfile itself ends at some damage as if all were well."""
     members: list[tarfile.TarInfo] = []
-    if tar.firstmember is None:  # nothing but zeros; asked again, Python 3.10 seeks in front of the file
+    # nothing but zeros; asked again, Python 3.10 seeks in front of the file
+    if tar.firstmember is None:  # type: ignore[attr-defined]
         return members, _check_end(file, tar.offset)
     while True:
         try:

@@ -29,6 +29,9 @@ class LaneFeed(Protocol):
     def epoch_length(self, lane: int) -> int:
         """The draws of a lane per epoch, the same in each and at least one."""
 
+    def epoch_of(self, lane: int, draw: int) -> int:
+        """The epoch that a draw belongs to."""
+
     def sample_of(self, lane: int, draw: int) -> int:
         """The sample of a draw, as a number below ``num_samples``; in constant time."""
 
@@ -76,6 +79,9 @@ class DatasetFeed:
 
     def epoch_length(self, lane: int) -> int:
         return self._order(0).lane_length(lane)
+
+    def epoch_of(self, lane: int, draw: int) -> int:
+        return draw // self.epoch_length(lane)
 
     def sample_of(self, lane: int, draw: int) -> int:
         epoch, place = divmod(draw, self.epoch_length(lane))

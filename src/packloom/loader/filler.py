@@ -32,7 +32,7 @@ class FillerMaker:
         failures: dict[str, int] = {}
         for number in range(self._feed.num_samples):
             try:
-                return self._stages.encode(self._feed.read(number))
+                return self._stages.encode(self._feed.read(number), epoch=0)
             except (ReadError, SampleError) as error:
                 failures[error.code] = failures.get(error.code, 0) + 1
         raise TooManyErrors(no_good_samples(self._feed.num_samples, failures))

@@ -114,7 +114,7 @@ class Pipeline:
                 continue
             self.policy.passed("read")
             try:
-                sample = self.stages.encode(item)
+                sample = self.stages.encode(item, epoch=epoch)
             except SampleError as error:
                 self.policy.skip(error, stage="encode", source=shard)
                 continue

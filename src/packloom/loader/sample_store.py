@@ -28,7 +28,7 @@ class SampleStore:
 
     def add(self, draw: int, number: int) -> Cost | None:
         """Read and encode sample ``number``; its cost, or None if it is bad (the policy then has a record of it)."""
-        found = self._load(number)
+        found = self._load(draw, number)
         if found is None:
             return None
         self._fresh[draw] = found
@@ -44,7 +44,7 @@ class SampleStore:
             if draw in self._fresh:
                 found[draw] = self._fresh[draw][0]
             elif draw not in self._parked:
-                loaded = self._load(self._feed.sample_of(self._lane, draw))
+                loaded = self._load(draw, self._feed.sample_of(self._lane, draw))
                 found |= {} if loaded is None else {draw: loaded[0]}
         found |= self._unpark([draw for draw in draws if draw in self._parked])
         self.forget(draws)
@@ -63,7 +63,7 @@ class SampleStore:
             self._parked[draw] = park(sample, raw)
         self._fresh.clear()
 
-    def _load(self, number: int) -> tuple[EncodedSample, RawSample] | None:
+    def _load(self, draw: int, number: int) -> tuple[EncodedSample, RawSample] | None:
         policy = self._stages.policy
         try:
             raw = self._feed.read(number)
@@ -72,7 +72,7 @@ class SampleStore:
             return None
         policy.passed("read")
         try:
-            sample = self._stages.encode(raw)
+            sample = self._stages.encode(raw, epoch=self._feed.epoch_of(self._lane, draw))
         except SampleError as error:
             policy.skip(error, stage="encode", source=self._feed.place_of(number))
             return None

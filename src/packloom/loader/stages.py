@@ -10,6 +10,7 @@ from packloom.config import DataConfig
 from packloom.datasets.policy import ErrorPolicy
 from packloom.errors import BatchError, BudgetError, SampleError
 from packloom.packing import BestFitPacker, CheckedPacker, Cost, PackFunction, PackLimits, WindowPacker, aligned
+from packloom.rng import derive_seed
 from packloom.types import Batch, EncodedSample, LabelShift, Layout, RawSample, Row
 
 logger = logging.getLogger(__name__)
@@ -46,10 +47,14 @@ class Stages:
         self.policy = policy
         self.limits = PackLimits(config.packing.pack_length or 1, config.packing.max_patches)
 
-    def encode(self, raw: RawSample) -> EncodedSample:
-        """One sample, which fits a pack. Raises SampleError with the sample's key."""
+    def encode(self, raw: RawSample, *, epoch: int) -> EncodedSample:
+        """One sample, which fits a pack. Raises SampleError with the sample's key.
+
+        The encoder finds in ``raw["__seed__"]`` a number made of seed, epoch and key, for what it does at random.
+        """
+        seed = derive_seed(self.config.source.seed, epoch, raw["__key__"])
         try:
-            sample = self.encoder.encode_sample(raw)
+            sample = self.encoder.encode_sample({**raw, "__seed__": seed})
         except SampleError as error:
             raise error.with_key(raw["__key__"]) from error
         except Exception:

@@ -138,7 +138,8 @@ class LaneWorker:
         return lane.has_slot(grid.slot_needed(boundary, lane.number, whole_round=self._plan.needs_whole_rounds))
 
     def _failed(self, lane: Lane, error: PackloomError) -> LaneDelivery:
-        skips = lane.take_all_records() + self._policy.take_records()
+        skips = [record for each in self._lanes.values() for record in each.take_all_records()]
+        skips += self._policy.take_records()
         return LaneDelivery(lane=lane.number, state={}, skips=skips, failure=error, traceback=format_exc())
 
     def _num_missing(self, rows: list[Row]) -> int:
@@ -153,13 +154,13 @@ class LaneWorker:
         """
         rows: list[Row] = []
         feed = self._plan.feed
-        last = feed.sample_of(lane.number, draws[-1])
+        last, epoch = feed.sample_of(lane.number, draws[-1]), feed.epoch_of(lane.number, draws[-1])
         for step in range(feed.num_samples):
             if len(rows) == num_rows:
                 return rows
             number = (last + 1 + step) % feed.num_samples
             try:
-                rows += self._stages.load([self._stages.encode(feed.read(number))])
+                rows += self._stages.load([self._stages.encode(feed.read(number), epoch=epoch)])
             except (ReadError, SampleError) as error:
                 self._policy.skip(error, stage="encode", source=feed.place_of(number))
         if len(rows) < num_rows:

@@ -11,23 +11,17 @@ import torch
 from typing_extensions import Unpack
 
 from packloom.collates.collate import collate
-from packloom.config import SampleConfig, SampleSettings
-from packloom.errors import CapabilityError, ConfigError, MaskError, ProcessorError, SampleError
+from packloom.config import SampleConfig, SampleSettings, sample_config
+from packloom.errors import CapabilityError, ConfigError, CookError, MaskError, ProcessorError, SampleError
 from packloom.task_encoders import prompt
-from packloom.task_encoders.chain import choose_method
-from packloom.task_encoders.control_tokens import ControlTokens
+from packloom.task_encoders.chat_checks import check_chat
+from packloom.task_encoders.chat_encoder import ChatEncoder
 from packloom.task_encoders.cookers import Cooker, cook
-from packloom.task_encoders.family import Family, ImageLayout
+from packloom.task_encoders.family import Family, ImageRule
 from packloom.task_encoders.limits import fit_length
-from packloom.task_encoders.masking import AssistantMasks
 from packloom.task_encoders.media import ImageLoader
-from packloom.task_encoders.neutral import NeutralTokenizer
 from packloom.task_encoders.processors import ProcessorParts, load_parts, parts_of
-from packloom.task_encoders.prompt import PlainTokenizer
 from packloom.task_encoders.registry import find_encoder
-from packloom.task_encoders.span_methods import SpanMethod
-from packloom.task_encoders.template import ChatTemplate, fold_system, has_media
-from packloom.task_encoders.thinking import renders_reasoning, settle_reasoning
 from packloom.types import Batch, ChatSample, EncodedSample, LabelShift, Layout, RawSample, Row
 
 
@@ -45,20 +39,12 @@ class TaskEncoder:
         self.config = config or SampleConfig()
         self.cooker = cooker
         self.parts = _with_bounds(parts, self.family, self.config)
-        self.control_tokens = ControlTokens.of(self.parts, self.family)
-        self.template = ChatTemplate(
-            parts=self.parts, content=self.family.content, variables=dict(self.family.template_variables)
-        )
-        self.thinking = self.family.thinking if renders_reasoning(self.template) else None
-        has_images = self.parts.image_processor is not None and self.family.image_rule is not None
-        self.image_rule = self.family.image_rule(self.parts) if has_images and self.family.image_rule else None
+        self.image_rule = _image_rule(self.parts, self.family)
         self.images = ImageLoader(parts=self.parts, rule=self.image_rule)
         self.images.prove_geometry(probe_upper_bound=self.config.max_pixels is not None)
-        self.media_id = self._token_id(self.image_rule.token) if self.image_rule else None
-        self.media_ids = np.array([self._token_id(token) for token in self.family.media_tokens], dtype=np.int64)
-        self.plain = PlainTokenizer(self.parts.tokenizer)
-        self.neutral = NeutralTokenizer(self.parts.tokenizer, self.control_tokens.texts)
-        self.masks = self._masks(self._choose_method())
+        self.chat = ChatEncoder(self.parts, family=self.family, config=self.config, image_rule=self.image_rule)
+        self.template, self.masks = self.chat.template, self.chat.masks
+        self.media_id, self.media_ids = self.chat.media_id, self.chat.media_ids
 
     @classmethod
     def from_pretrained(
@@ -73,11 +59,11 @@ class TaskEncoder:
         """Load the processor of a local folder or a hub name, and the encoder of its family.
 
         The family is found by ``model_type`` (by default the one in config.json), else by the processor's class.
-        ``settings`` are the fields of SampleConfig (``max_length``, ``overlong``, ``min_pixels``, ``max_pixels``,
-        ``limits``). Raises ProcessorError if there is no such processor or family, ConfigError for settings that
-        cannot work.
+        ``settings`` are the fields of SampleConfig: ``max_length``, ``overlong``, ``min_pixels``, ``max_pixels``,
+        ``loss_on``, ``thinking``, ``control_tokens``, ``train_terminator``, ``limits``. Raises ProcessorError if there
+        is no such processor or family, ConfigError for settings that cannot work.
         """
-        config = SampleConfig(**settings)
+        config = sample_config(settings)
         parts = load_parts(name_or_path, chat_template=chat_template)
         return cls._choose(parts, model_type)(parts, config=config, cooker=cooker)
 
@@ -92,7 +78,7 @@ class TaskEncoder:
         **settings: Unpack[SampleSettings],
     ) -> TaskEncoder:
         """The encoder for a processor, or a plain tokenizer, that is already loaded; else as ``from_pretrained``."""
-        config = SampleConfig(**settings)
+        config = sample_config(settings)
         parts = parts_of(processor, chat_template=chat_template)
         return cls._choose(parts, model_type)(parts, config=config, cooker=cooker)
 
@@ -129,7 +115,7 @@ class TaskEncoder:
         """
         key = raw.key if isinstance(raw, ChatSample) else str(raw.get("__key__", ""))
         try:
-            return self._encode(raw if isinstance(raw, ChatSample) else self.cooker(raw))
+            return self._encode(raw if isinstance(raw, ChatSample) else self._cook(raw))
         except SampleError as error:
             raise error.with_key(key) from error
 
@@ -185,14 +171,24 @@ class TaskEncoder:
         """
         return self.collate(self.batch(list(map(self.encode_sample, raws))), layout=layout, label_shift=label_shift)
 
+    def _cook(self, raw: RawSample) -> ChatSample:
+        try:
+            return self.cooker(raw)
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:  # a cooker that meets a row it did not expect
+            raise CookError(
+                f"the cooker fails on this row: {type(error).__name__}: {error}", code="cook.cooker_failed"
+            ) from error
+
     def _encode(self, chat: ChatSample) -> EncodedSample:
-        if self.family.system_in_last_user:
-            chat = fold_system(chat)
-        chat = settle_reasoning(chat, self.thinking, self.config.thinking)
-        self.control_tokens.refuse_in(chat, texts_too=self.config.control_tokens == "refuse")
+        chat = self.chat.prepare(check_chat(chat))
         media = self.images.measure(chat.media, self.config.limits)
         layouts = [layout for _, layout in media]
-        compact, mask = self._tokenise(chat, layouts, self.masks)
+        compact, mask = self.chat.tokenise(chat, layouts)
         if not mask.any():
             raise MaskError("every assistant turn is marked loss=False: nothing to train on", code="mask.empty")
         sample = EncodedSample(
@@ -208,62 +204,23 @@ class TaskEncoder:
         )
         return fit_length(sample, self.config, self.media_ids)
 
-    def _tokenise(
-        self, chat: ChatSample, layouts: Sequence[ImageLayout], masks: AssistantMasks
-    ) -> tuple[prompt.Prompt, np.ndarray]:
-        """The compact prompt, and [C] bool: what is trained on, proved."""
-        plan, texts = masks.plan(chat, self.template.render(chat))
-        spelled = self.config.control_tokens == "neutralise" and self.control_tokens.in_texts(chat) is not None
-        encode = self.neutral.encode if spelled else self.plain.encode
-        compact = prompt.build_prompt(encode, plan.skeleton, texts, layouts, self.media_id)
-        prompt.prove_origin(compact, plan.skeleton, self.control_tokens.ids)
-        return compact, masks.mask(compact, plan, chat) & ~np.isin(compact.ids, self.media_ids)
-
-    def _choose_method(self) -> SpanMethod:
-        """The first way to find assistant turns that works on probes with this very processor."""
-
-        def test(method: SpanMethod, probe: ChatSample) -> None:
-            layouts = [self.image_rule.measure(64, 64)] if has_media(probe) and self.image_rule else []
-            _, mask = self._tokenise(probe, layouts, self._masks(method))
-            if not mask.any():
-                raise MaskError("nothing of the probe is trained on", code="mask.empty")
-
-        return choose_method(
-            self.template,
-            self.family,
-            placeholder=self._placeholder,
-            special_tokens=sorted(self.control_tokens.texts),
-            test=test,
-        )
-
-    def _masks(self, method: SpanMethod) -> AssistantMasks:
-        return AssistantMasks(
-            method=method,
-            template=self.template,
-            placeholder=self._placeholder,
-            terminators={end: self._token_id(end) for end in method.ends},
-            final_end=self.family.final_end,
-            config=self.config,
-        )
-
-    @property
-    def _placeholder(self) -> str | None:
-        return self.image_rule.placeholder if self.image_rule else None
-
     def _token_tensors(self, compact: prompt.Prompt) -> dict[str, torch.Tensor]:
         if self.family.token_types is None:
             return {}
         types = (compact.ids == self.media_id).astype(np.int64)
         return {self.family.token_types: torch.from_numpy(compact.expand(types))}
 
-    def _token_id(self, token: str) -> int:
-        index = self.parts.tokenizer.convert_tokens_to_ids(token)
-        if index is None or index == self.parts.tokenizer.unk_token_id:
-            raise ProcessorError(
-                f"{self.parts.name}: the tokenizer has no token {token!r}, which the family {self.family.name} needs:"
-                " pass the right model_type"
-            )
-        return int(index)
+
+def _image_rule(parts: ProcessorParts, family: Family) -> ImageRule | None:
+    if parts.image_processor is None or family.image_rule is None:
+        return None
+    try:
+        return family.image_rule(parts)
+    except (AttributeError, LookupError, TypeError) as error:
+        raise ProcessorError(
+            f"{parts.name}: its image processor, {type(parts.image_processor).__name__}, is not of the family"
+            f" {family.name} ({error}): pass the right model_type"
+        ) from error
 
 
 def _with_bounds(parts: ProcessorParts, family: Family, config: SampleConfig) -> ProcessorParts:

@@ -51,7 +51,7 @@ def choose_method(
 def _candidates(
     template: ChatTemplate, family: Family, placeholder: str | None, special_tokens: Sequence[str]
 ) -> list[tuple[str, Callable[[], SpanMethod]]]:
-    thought_end = family.thinking.close if family.thinking else ""
+    thought_end = family.thinking.close
     declared = tuple(sorted({end for boundary in family.boundaries for end in boundary.ends}))
     candidates: list[tuple[str, Callable[[], SpanMethod]]] = []
     if template.has_generation_tags:

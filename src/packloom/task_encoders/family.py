@@ -32,6 +32,10 @@ class Thinking:
     close: str  # and after it; what follows it in the rendering, white space included, is the answer
 
 
+#: The marks that most models use; families without any of their own get them.
+THINK = Thinking(open="<think>", close="</think>")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageLayout:
     """What one image becomes in the prompt.
@@ -118,7 +122,7 @@ class Family:
     media_tokens: tuple[str, ...] = ()  # never trained on, wherever they stand
     prompt_prefixes: tuple[str, ...] = ()  # behind the header, supplied by inference: e.g. an empty thought
     final_end: str = ""  # stop token that the template leaves out after the last turn, and we write
-    thinking: Thinking | None = None  # None: the template knows no reasoning
+    thinking: Thinking = THINK
     payload_tokens: frozenset[str] = frozenset()  # special tokens that user data may spell, e.g. for grounding
     media_joins: Mapping[str, str] = field(default_factory=dict)  # media key → how rows are joined, if not "concat"
     content: Literal["parts", "string", "string_without_media"] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from packloom.task_encoders.base import TaskEncoder
-from packloom.task_encoders.family import Boundary, Family, Thinking
+from packloom.task_encoders.family import Boundary, Family
 from packloom.task_encoders.glm_images import MEDIA_TOKENS, glm_image_rule, glm_pixel_bounds
 from packloom.task_encoders.positions import mrope_positions
 
@@ -40,7 +40,6 @@ class Glm46vTaskEncoder(TaskEncoder):
     family = dataclasses.replace(
         GLM4V,
         name="glm46v",
-        thinking=Thinking(open="<think>", close="</think>"),
         prompt_prefixes=("<think></think>\n", "<think></think>"),
         payload_tokens=BOXES,
         content="parts",

@@ -30,7 +30,7 @@ class ImageHeader:
 def read_header(media: Media) -> ImageHeader:
     """The size of an image without decoding it; raises MediaError for bytes that are no image."""
     image = _open(media)
-    if _orientation(image, media.data) >= 5:  # 5 to 8 swap the sides
+    if 5 <= _orientation(image, media.data) <= 8:  # these swap the sides; other numbers mean nothing
         return ImageHeader(height=image.width, width=image.height)
     return ImageHeader(height=image.height, width=image.width)
 

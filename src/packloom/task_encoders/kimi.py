@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packloom.task_encoders.base import TaskEncoder
-from packloom.task_encoders.family import Boundary, Family, Thinking
+from packloom.task_encoders.family import Boundary, Family
 from packloom.task_encoders.kimi_images import MEDIA_TOKENS, KimiImageRule
 from packloom.task_encoders.positions import text_positions
 
@@ -17,6 +17,5 @@ class KimiK25TaskEncoder(TaskEncoder):
         positions=text_positions,
         image_rule=KimiImageRule.from_parts,
         media_tokens=(*MEDIA_TOKENS, "<|kimi_k25_video_placeholder|>"),
-        thinking=Thinking(open="<think>", close="</think>"),
         prompt_prefixes=("<think></think>", "<think>"),
     )

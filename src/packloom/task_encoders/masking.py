@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from packloom.types import ChatSample
 logger = logging.getLogger(__name__)
 
 _KNOWN_SHAPES = 4096
+#: Tokens between two media tokens that still belong to one image, e.g. the word in Kimi's media header.
+_MARK_GAP = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +45,7 @@ class AssistantMasks:
     template: ChatTemplate
     placeholder: str | None
     terminators: Mapping[str, int]  # text of each turn end → its token id
+    media_ids: np.ndarray = field(compare=False)  # [M] int64, the family's media tokens
     final_end: str  # written behind a last assistant turn, see Family.final_end
     config: SampleConfig
     _plans: dict[Hashable, Plan] = field(default_factory=dict, compare=False, repr=False)
@@ -75,6 +79,26 @@ class AssistantMasks:
             return Plan(skeleton=skeleton, spans=())
         return Plan(skeleton=skeleton, spans=self.method.find(skeleton, chat))
 
+    def _all_text(self, prompt: Prompt, plan: Plan, chat: ChatSample) -> np.ndarray:
+        """[C] bool: all but images, what the template writes between the marks of one image, and unmarked turns."""
+        mask = np.ones(len(prompt.ids), dtype=bool)
+        ends = [*prompt.piece_starts[1:], len(prompt.text)]
+        texts = np.zeros(len(prompt.ids), dtype=bool)  # tokens of the data's own texts
+        for piece, first, last in zip(plan.skeleton.pieces, prompt.piece_starts, ends, strict=False):
+            if not isinstance(piece, Slot):
+                continue
+            inside = (prompt.offsets[:, 0] >= first) & (prompt.offsets[:, 0] < last)
+            texts |= inside & (piece.kind != "image")
+            if piece.kind == "image" or chat.messages[piece.message].loss is False:
+                mask &= ~inside
+        media = np.flatnonzero(np.isin(prompt.ids, self.media_ids))
+        for left, right in itertools.pairwise(media):
+            if right - left <= _MARK_GAP and not texts[left:right].any():
+                mask[left:right] = False
+        if not self.config.train_terminator:
+            mask &= ~np.isin(prompt.ids, list(self.terminators.values()))
+        return mask
+
     def _say_if_moved(self, skeleton: Skeleton) -> None:
         """Warn, once, where the template puts images elsewhere among the texts than the data has them."""
         slots = [piece for piece in skeleton.pieces if isinstance(piece, Slot) and piece.part >= 0]
@@ -86,7 +110,7 @@ class AssistantMasks:
     def mask(self, prompt: Prompt, plan: Plan, chat: ChatSample) -> np.ndarray:
         """[C] bool over the compact prompt: True on what is trained on, media tokens not yet taken out."""
         if self.config.loss_on == "all_text":
-            return np.ones(len(prompt.ids), dtype=bool)
+            return self._all_text(prompt, plan, chat)
         mask = np.zeros(len(prompt.ids), dtype=bool)
         for span in plan.spans[-1:] if self.config.loss_on == "last_turn" else plan.spans:
             if chat.messages[span.message].loss is False:

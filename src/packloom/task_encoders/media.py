@@ -17,6 +17,9 @@ from packloom.task_encoders.limits import check_images, check_pixels
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.types import EncodedMedia, Media
 
+#: Above this an upper bound is not tried on an image of its size: that would take gigabytes.
+PROBED_PIXELS = 1 << 22
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageLoader:
@@ -103,13 +106,14 @@ class ImageLoader:
         """Run the processor on synthetic images and compare with the rule: a setting without effect is found here.
 
         Sizes: one below and one above the lower bound, thin ones, and (where asked, for it costs memory) one above the
-        upper bound. Raises ProcessorError.
+        upper bound if that is not above PROBED_PIXELS. Raises ProcessorError.
         """
         if self.rule is None:
             return
         sizes = [(20, 20), (150, 220), (31, 190)]
-        if probe_upper_bound:
-            side = math.isqrt(int(self.parts.image_processor.size["longest_edge"] * 1.3)) + 1  # type: ignore[union-attr]
+        bound = int(self.parts.image_processor.size["longest_edge"]) if probe_upper_bound else 0  # type: ignore[union-attr]
+        if 0 < bound <= PROBED_PIXELS:
+            side = math.isqrt(int(bound * 1.3)) + 1
             sizes.append((side, side))
         for height, width in sizes:
             try:

@@ -61,6 +61,7 @@ class NeutralTokenizer:
     @cached_property
     def _backend(self) -> Tokenizer:
         settings = json.loads(self.tokenizer.backend_tokenizer.to_str())
+        settings["truncation"] = settings["padding"] = None  # left there by whoever used the tokenizer last
         for token in settings["added_tokens"]:
             token["content"] = self._names.get(token["content"], token["content"])
         return Tokenizer.from_str(json.dumps(settings))

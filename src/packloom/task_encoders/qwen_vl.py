@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from packloom.task_encoders.base import TaskEncoder
-from packloom.task_encoders.family import Boundary, Family, Thinking
+from packloom.task_encoders.family import Boundary, Family
 from packloom.task_encoders.grid_images import GridImageRule, with_pixel_bounds
 from packloom.task_encoders.positions import mrope_positions
 from packloom.task_encoders.processors import ProcessorParts
 
 CHATML = Boundary(start="<|im_start|>assistant\n", ends=("<|im_end|>",))
-THINK = Thinking(open="<think>", close="</think>")
 IMAGE_TOKEN = "<|image_pad|>"
 
 #: Grounding marks that the models' own training data write in ordinary answers and questions.
@@ -37,9 +36,7 @@ QWEN2_VL = Family(
 )
 
 #: The thinking template writes an empty or open thought behind the header; inference supplies it too.
-QWEN3_VL = dataclasses.replace(
-    QWEN2_VL, name="qwen3_vl", thinking=THINK, prompt_prefixes=("<think>\n\n</think>\n\n", "<think>\n")
-)
+QWEN3_VL = dataclasses.replace(QWEN2_VL, name="qwen3_vl", prompt_prefixes=("<think>\n\n</think>\n\n", "<think>\n"))
 
 
 class Qwen2VLTaskEncoder(TaskEncoder):

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from packloom.errors import CookError, MaskError
 from packloom.task_encoders.template import ChatTemplate
+from packloom.task_encoders.tool_proof import prove_tools_are_written
 from packloom.types import ChatSample, MediaPart, Message, TextPart
 
 _MARKER = re.compile("\ue000(\\d+)\ue001")
@@ -52,6 +53,7 @@ def render_skeleton(template: ChatTemplate, chat: ChatSample, *, placeholder: st
 
     Raises MaskError if the template drops or repeats a text, CookError if it drops an image or refuses the shape.
     """
+    prove_tools_are_written(template, chat)
     marked, slots = mark(chat)
     images = [
         Slot(kind="image", message=m, part=p)
@@ -135,6 +137,8 @@ def mark(chat: ChatSample) -> tuple[ChatSample, list[Slot]]:
 
 def _check_slots(chat: ChatSample, slots: Sequence[Slot], pieces: Sequence[str | Slot]) -> None:
     """Each text once; reasoning may be left out, for templates drop that of earlier turns."""
+    if any(isinstance(piece, str) and "[{'type': 'text'" in piece for piece in pieces):
+        raise MaskError("the chat template prints content as a Python list", code="template.list_printed")
     for slot in slots:
         count = sum(piece == slot for piece in pieces)
         if count == 1 or (count == 0 and slot.kind == "reasoning"):

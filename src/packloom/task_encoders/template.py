@@ -15,6 +15,8 @@ from packloom.errors import CookError
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.types import ChatSample, MediaPart, Message, TextPart
 
+ContentForm = Literal["parts", "string", "string_without_media"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChatTemplate:
@@ -25,7 +27,7 @@ class ChatTemplate:
     """
 
     parts: ProcessorParts
-    content: Literal["parts", "string", "string_without_media"]
+    content: ContentForm
     variables: Mapping[str, Any]
 
     def render(self, chat: ChatSample, *, add_generation_prompt: bool = False) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from packloom.task_encoders.base import TaskEncoder
-from packloom.task_encoders.family import Family, Thinking
+from packloom.task_encoders.family import Family
 from packloom.task_encoders.positions import text_positions
 
 
@@ -14,6 +14,6 @@ class TextTaskEncoder(TaskEncoder):
         name="text",
         boundaries=(),
         positions=text_positions,
-        thinking=Thinking(open="<think>", close="</think>"),
+        content="string",
         prompt_prefixes=("<think>\n\n</think>\n\n", "<think></think>", "<think>\n"),
     )

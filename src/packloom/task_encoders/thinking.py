@@ -12,34 +12,50 @@ from packloom.types import ChatSample, Message, TextPart
 
 
 def settle_reasoning(
-    chat: ChatSample, thinking: Thinking | None, policy: Literal["keep", "drop", "supervise"]
+    chat: ChatSample, thinking: Thinking, policy: Literal["keep", "drop", "supervise"], *, rendered: bool
 ) -> ChatSample:
     """Move reasoning that stands inline at the start of an answer into ``Message.reasoning``, or drop it by policy.
 
-    A template that knows reasoning cuts inline marks out of the text by itself; done here, the skeleton sees it. With
-    ``thinking`` None the template does not, and inline marks are text like any other.
-    Raises CookError for a turn that has both, or whose inline thought is never closed.
+    ``rendered`` says whether the template writes reasoning; it then cuts inline marks out of the text by itself, and
+    done here the skeleton sees it. Else inline reasoning is text like any other: it is trained on, dropped, or refused
+    under "keep", for it cannot be told from the answer there.
+
+    Raises CookError for a turn that has both kinds, whose inline thought is never closed, or that "drop" empties.
     """
     messages = tuple(
-        _settle(message, thinking, policy) if message.role == "assistant" else message for message in chat.messages
+        _settle(message, thinking, policy, rendered) if message.role == "assistant" else message
+        for message in chat.messages
     )
     return chat if messages == chat.messages else dataclasses.replace(chat, messages=messages)
 
 
-def _settle(message: Message, thinking: Thinking | None, policy: str) -> Message:
+def _settle(message: Message, thinking: Thinking, policy: str, rendered: bool) -> Message:
     parts, reasoning = message.parts, message.reasoning
     first = parts[0] if parts else None
-    if thinking and isinstance(first, TextPart) and first.text.lstrip().startswith(thinking.open):
-        inside, closed, after = first.text.lstrip()[len(thinking.open) :].partition(thinking.close)
-        if not closed:
-            raise CookError(f"an answer opens {thinking.open!r} and never closes it", code="thinking.unclosed")
+    inline = isinstance(first, TextPart) and first.text.lstrip().startswith(thinking.open)
+    if inline and not rendered and policy == "keep":
+        raise CookError(
+            "thinking='keep' cannot be honoured: this template writes no reasoning, so it stands inside the answer",
+            code="thinking.inline",
+            hint="set thinking='supervise' or 'drop'",
+        )
+    if inline and isinstance(first, TextPart) and (rendered or policy == "drop"):
+        inside, after = _cut(first.text.lstrip(), thinking)
         if reasoning:
             raise CookError("an answer has reasoning both inline and beside the text", code="thinking.twice")
-        reasoning = inside.strip()
-        parts = (TextPart(text=after.lstrip()), *parts[1:])
-    if policy == "drop":
+        reasoning, parts = inside, (TextPart(text=after), *parts[1:])
+    if policy == "drop" and reasoning:
         reasoning = None
+        if not message.tool_calls and not any(not isinstance(p, TextPart) or p.text.strip() for p in parts):
+            raise CookError("without its reasoning the answer is empty", code="thinking.nothing_left")
     return dataclasses.replace(message, parts=parts, reasoning=reasoning or None)
+
+
+def _cut(text: str, thinking: Thinking) -> tuple[str, str]:
+    inside, closed, after = text[len(thinking.open) :].partition(thinking.close)
+    if not closed:
+        raise CookError(f"an answer opens {thinking.open!r} and never closes it", code="thinking.unclosed")
+    return inside.strip(), after.lstrip()
 
 
 def renders_reasoning(template: ChatTemplate) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from packloom.errors import MaskError
 from packloom.task_encoders.family import Boundary
 from packloom.task_encoders.skeleton import Skeleton, Slot
-from packloom.types import ChatSample, Message
+from packloom.types import ChatSample
 
 
 @dataclass(frozen=True, kw_only=True, order=True, slots=True)
@@ -80,7 +80,6 @@ def match_turns(
         )
     for span, turn in zip(spans, turns, strict=True):
         _prove(span, turn, skeleton)
-        _prove_tool_calls(skeleton, span, chat.messages[turn], turn)
     _prove_nothing_is_outside(spans, turns, skeleton)
     return tuple(
         TurnSpan(
@@ -146,21 +145,6 @@ def _prove_nothing_is_outside(spans: Sequence[Span], turns: Sequence[int], skele
         if not span.start.piece <= number <= span.end.piece:
             raise MaskError(
                 f"a part of assistant message {piece.message} stands outside its span", code="mask.span_text"
-            )
-
-
-def _prove_tool_calls(skeleton: Skeleton, span: Span, message: Message, number: int) -> None:
-    """Each call's name is written in the turn's span."""
-    last = skeleton.pieces[span.end.piece] if span.end.piece < len(skeleton.pieces) else skeleton.suffix
-    pieces = [*skeleton.pieces[span.start.piece : span.end.piece], last]
-    written = "\n".join(piece for piece in pieces if isinstance(piece, str))
-    for call in message.tool_calls:
-        name = str(call.get("function", call).get("name", ""))
-        if not name or name not in written:
-            raise MaskError(
-                f"the chat template drops the tool call {name!r} of message {number}",
-                code="template.tool_call_lost",
-                hint="use a template that renders tool_calls (some write only a call's id), or write it into the text",
             )
 
 

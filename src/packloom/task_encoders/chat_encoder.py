@@ -1,0 +1,121 @@
+"""A conversation and the layouts of its images in; its tokens and what of them is trained on, proved, out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from packloom.config import SampleConfig
+from packloom.errors import MaskError, ProcessorError
+from packloom.task_encoders.chain import choose_method
+from packloom.task_encoders.control_tokens import ControlTokens
+from packloom.task_encoders.family import Family, ImageLayout, ImageRule
+from packloom.task_encoders.masking import AssistantMasks
+from packloom.task_encoders.neutral import NeutralTokenizer
+from packloom.task_encoders.processors import ProcessorParts
+from packloom.task_encoders.prompt import PlainTokenizer, Prompt, build_prompt, prove_origin
+from packloom.task_encoders.span_methods import SpanMethod
+from packloom.task_encoders.template import ChatTemplate, ContentForm, fold_system, has_media
+from packloom.task_encoders.thinking import renders_reasoning, settle_reasoning
+from packloom.types import ChatSample
+
+
+class ChatEncoder:
+    """The text side of an encoder: one tokenizer and chat template with one family's facts and settings.
+
+    ``image_rule`` is None for text-only encoders.
+    """
+
+    def __init__(
+        self, parts: ProcessorParts, *, family: Family, config: SampleConfig, image_rule: ImageRule | None
+    ) -> None:
+        """Raises ProcessorError for a template whose turns cannot be told, or a tokenizer of another family."""
+        self.parts = parts
+        self.family = family
+        self.config = config
+        self.image_rule = image_rule
+        self.control_tokens = ControlTokens.of(parts, family)
+        self.media_id = self.token_id(image_rule.token) if image_rule else None
+        media_tokens = family.media_tokens if image_rule else ()
+        self.media_ids = np.array([self.token_id(token) for token in media_tokens], dtype=np.int64)
+        self.plain = PlainTokenizer(parts.tokenizer)
+        self.neutral = NeutralTokenizer(parts.tokenizer, self.control_tokens.texts)
+        self.template, self.masks = self._understand_template()
+        self.renders_reasoning = renders_reasoning(self.template)
+
+    def prepare(self, chat: ChatSample) -> ChatSample:
+        """The conversation as the template is to see it; raises MaskError for texts that spell control tokens."""
+        if self.family.system_in_last_user:
+            chat = fold_system(chat)
+        chat = settle_reasoning(chat, self.family.thinking, self.config.thinking, rendered=self.renders_reasoning)
+        self.control_tokens.refuse_in(chat, texts_too=self.config.control_tokens == "refuse")
+        return chat
+
+    def tokenise(self, chat: ChatSample, layouts: Sequence[ImageLayout]) -> tuple[Prompt, np.ndarray]:
+        """The compact prompt, and [C] bool: what is trained on. Raises MaskError or CookError."""
+        return self._tokenise(chat, layouts, self.template, self.masks)
+
+    def token_id(self, token: str) -> int:
+        """The id of a token that the family needs; raises ProcessorError."""
+        index = self.parts.tokenizer.convert_tokens_to_ids(token)
+        if index is None or index == self.parts.tokenizer.unk_token_id:
+            raise ProcessorError(
+                f"{self.parts.name}: the tokenizer has no token {token!r}, which the family {self.family.name} needs:"
+                " pass the right model_type"
+            )
+        return int(index)
+
+    def _tokenise(
+        self, chat: ChatSample, layouts: Sequence[ImageLayout], template: ChatTemplate, masks: AssistantMasks
+    ) -> tuple[Prompt, np.ndarray]:
+        plan, texts = masks.plan(chat, template.render(chat))
+        spelled = self.config.control_tokens == "neutralise" and self.control_tokens.in_texts(chat) is not None
+        encode = self.neutral.encode if spelled else self.plain.encode
+        compact = build_prompt(encode, plan.skeleton, texts, layouts, self.media_id)
+        prove_origin(compact, plan.skeleton, self.control_tokens.ids)
+        return compact, masks.mask(compact, plan, chat) & ~np.isin(compact.ids, self.media_ids)
+
+    def _understand_template(self) -> tuple[ChatTemplate, AssistantMasks]:
+        """The form of content in which the template shows everything, and how its assistant turns are found."""
+        second: ContentForm = "string_without_media" if self.image_rule else "string"
+        refusals: list[ProcessorError] = []
+        for content in dict.fromkeys((self.family.content, second, "parts")):
+            template = ChatTemplate(parts=self.parts, content=content, variables=dict(self.family.template_variables))
+            try:
+                return template, self._masks(template, self._choose_method(template))
+            except ProcessorError as error:
+                refusals.append(error)
+        raise refusals[0]
+
+    def _choose_method(self, template: ChatTemplate) -> SpanMethod:
+        """The first way to find assistant turns that works on probes with this very processor."""
+
+        def test(method: SpanMethod, probe: ChatSample) -> None:
+            layouts = [self.image_rule.measure(64, 64)] if has_media(probe) and self.image_rule else []
+            _, mask = self._tokenise(probe, layouts, template, self._masks(template, method))
+            if not mask.any():
+                raise MaskError("nothing of the probe is trained on", code="mask.empty")
+
+        return choose_method(
+            template,
+            self.family,
+            placeholder=self._placeholder,
+            special_tokens=sorted(self.control_tokens.texts),
+            test=test,
+        )
+
+    def _masks(self, template: ChatTemplate, method: SpanMethod) -> AssistantMasks:
+        return AssistantMasks(
+            method=method,
+            template=template,
+            placeholder=self._placeholder,
+            terminators={end: self.token_id(end) for end in method.ends},
+            media_ids=self.media_ids,
+            final_end=self.family.final_end,
+            config=self.config,
+        )
+
+    @property
+    def _placeholder(self) -> str | None:
+        return self.image_rule.placeholder if self.image_rule else None
