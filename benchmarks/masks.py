@@ -1,4 +1,4 @@
-"""Processors go in, what masks cost beside rendering and tokenising an 8-turn chat comes out: ``python benchmarks/masks.py``.
+"""Processors go in, what masks cost beside rendering and tokenising comes out: ``python benchmarks/masks.py``.
 
 The baseline is what every training loop does: apply_chat_template, and the tokenizer's call. The cost of a mask is the
 time in the steps that find and prove it, on a shape of conversation that is known, and the tokenizer's extra time for

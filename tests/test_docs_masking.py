@@ -32,7 +32,9 @@ def test_the_tables_are_up_to_date(tables: ModuleType) -> None:
     assert tables.main(["--check"]) == 0, "run python tools/family_table.py"
 
 
-def test_a_page_out_of_date_is_told_and_rewritten(tables: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_out_of_date_is_told_and_rewritten(
+    tables: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{tables.BEGIN}\nold\n{tables.END}\nbehind\n", encoding="utf-8")
     assert tables.main([str(page), "--check"]) == 1
@@ -61,13 +63,17 @@ def test_the_page_names_every_setting_method_and_refusal() -> None:
     text = PAGE.read_text(encoding="utf-8")
     choices = [choice for hint in (LossOn, ThinkingPolicy, ControlTokenPolicy) for choice in get_args(hint)]
     assert [choice for choice in choices if f'`"{choice}"`' not in text] == []
-    source = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "src/packloom/task_encoders").glob("*.py"))
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in (REPOSITORY / "src/packloom/task_encoders").glob("*.py")
+    )
     codes = set(re.findall(r'code="((?:mask|template|thinking)\.\w+)"', source))
     assert len(codes) >= 15
     assert sorted(code for code in codes if f"`{code}`" not in text) == []
     methods = set(re.findall(r'name(?:: str)? ?= ?"(\w+)"', (source)))
     assert {"generation_tags", "token_search", "inferred_boundaries"} <= methods
-    assert [name for name in ("generation_tags", "token_search", "inferred_boundaries") if f"`{name}`" not in text] == []
+    assert [
+        name for name in ("generation_tags", "token_search", "inferred_boundaries") if f"`{name}`" not in text
+    ] == []
 
 
 def test_links_lead_somewhere() -> None:

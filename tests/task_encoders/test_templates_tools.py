@@ -106,20 +106,17 @@ def test_a_template_that_drops_calls_makes_the_row_an_error(family: str, encoder
         trained(encoder(folder, family), ASK, answer("See.", call()))
 
 
-@pytest.mark.xfail(strict=True, reason="a call's name is looked for in the turn's marks and in the next header, too")
 @pytest.mark.parametrize("name", ["end", "user", "start"])
 def test_a_dropped_call_is_noticed_whatever_its_name(name: str, encoder: Callable[..., TaskEncoder]) -> None:
     with pytest.raises(MaskError, match="drops the tool call"):
         trained(encoder("qwen2_5_vl"), ASK, answer("See.", call(name)), ASK, answer("Yes"))
 
 
-@pytest.mark.xfail(strict=True, reason="Kimi writes only a call's id; the name is found in the header of the result")
 def test_a_call_without_its_name_is_noticed(encoder: Callable[..., TaskEncoder]) -> None:
     with pytest.raises(MaskError, match="drops the tool call"):
         trained(encoder("kimi_k25"), ASK, answer("See.", call(id="call_1")), RESULT, answer("Yes"))
 
 
-@pytest.mark.xfail(strict=True, reason="only a call's name is looked for, not its arguments")
 def test_dropped_arguments_are_noticed(encoder: Callable[..., TaskEncoder]) -> None:
     template = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content[0].text }}{% for c in m.tool_calls or [] %}"
@@ -129,7 +126,6 @@ def test_dropped_arguments_are_noticed(encoder: Callable[..., TaskEncoder]) -> N
         trained(encoder("qwen3_vl", template=template), ASK, answer("See.", call()))
 
 
-@pytest.mark.xfail(strict=True, reason="the search for turn starts reads the arguments of calls as the template's own")
 def test_arguments_cannot_open_a_span(encoder: Callable[..., TaskEncoder]) -> None:
     """A plain-text header spelled in a call's arguments moves the start of the span into them."""
     template = (
@@ -146,7 +142,6 @@ def test_arguments_cannot_open_a_span(encoder: Callable[..., TaskEncoder]) -> No
     assert first.strip() == 'CALL {"arguments": {"say": "Bot> hi"}, "name": "speak"}<|im_end|>'
 
 
-@pytest.mark.xfail(strict=True, reason="a template that knows no tools drops their schemas without a word")
 @pytest.mark.parametrize("family", ["qwen2_5_vl", "gemma3", "llava", "smolvlm", "glm4v"])
 def test_dropped_schemas_are_noticed(family: str, encoder: Callable[..., TaskEncoder]) -> None:
     with pytest.raises(SampleError):
@@ -170,13 +165,11 @@ def test_results_in_glm_4_5v(encoder: Callable[..., TaskEncoder], shared_dir: Pa
     assert spans[1] == "Sea.<|endoftext|>"
 
 
-@pytest.mark.xfail(strict=True, reason="each of two results opens a span of its own, so the count is wrong: refused")
 def test_parallel_calls_in_gemma4(encoder: Callable[..., TaskEncoder]) -> None:
     spans = trained(encoder("gemma4"), ASK, answer("", call(), call()), RESULT, RESULT, answer("Sea."))
     assert [span.count("call:look_up") for span in spans] == [2, 0]
 
 
-@pytest.mark.xfail(strict=True, reason="each pair is searched for alone, so one end closes a span of either start")
 def test_a_question_behind_a_result_where_two_headers_share_an_end() -> None:
     """As in Mistral: ``[/INST]`` and ``[/TOOL_RESULTS]`` both open turns that ``</s>`` ends; the nearest counts."""
     roles: list[Role] = ["user", "assistant", "tool", "user", "assistant"]

@@ -205,12 +205,6 @@ def test_the_case_matrix_under_every_policy(family: str, policy: str, thinker: A
     assert thoughts.counts == {"ok": 6}
 
 
-INLINE_IS_IGNORED = (
-    "a template that writes no reasoning_content: inline thoughts are trained on whatever the policy says"
-)
-
-
-@pytest.mark.xfail(strict=True, reason=INLINE_IS_IGNORED)
 @pytest.mark.parametrize("policy", ["keep", "drop"])
 @pytest.mark.parametrize("family", ["qwen3_vl", "glm4v"])
 def test_the_policy_holds_for_inline_thoughts_of_any_template(family: str, policy: str, encoder_of: Any) -> None:
@@ -222,7 +216,6 @@ def test_the_policy_holds_for_inline_thoughts_of_any_template(family: str, polic
     assert "two threes" not in "".join(spans)
 
 
-@pytest.mark.xfail(strict=True, reason="reasoning of white space alone is no slot, so its marks count as the answer")
 def test_a_blank_thought_is_no_thought(encoder_of: Any) -> None:
     for policy in ("supervise", "keep"):
         assert trained(encoder_of("gemma4", thinking=policy), user("?"), answer("x", "  ")) == ["x<turn|>"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -36,9 +37,8 @@ class LaneEngine:
     def __init__(self, plan: Plan, place: Place) -> None:
         self._plan = plan
         self._place = place
-        self._pass_number = 0
-        self._batch = 0  # global batches of this pass that were consumed
-        self._lanes: dict[int, LaneState] = {}
+        # What was consumed. It is replaced as a whole: when a worker dies, torch raises between any two steps of ours.
+        self._at = Start(pass_number=0, batch=0, lanes={})
         self._has_next: dict[int, bool] = {}  # lane → whether it has a slot in the round at the next boundary
         self._run: Iterator[LaneDelivery] | None = None
         self._reader: object = None  # the iteration that may go on
@@ -55,7 +55,7 @@ class LaneEngine:
         PackloomError in an iteration that a newer one, or a loaded state, has replaced.
         """
         reader = self._reader = object()
-        is_whole, num_samples, skipped = self._batch == 0, 0, Counter[str]()
+        is_whole, num_samples, skipped = self._at.batch == 0, 0, Counter[str]()
         try:
             while self._round_takes_place():
                 delivery = self._next()
@@ -67,21 +67,21 @@ class LaneEngine:
         finally:
             if self._reader is reader and not self.config.loader.persistent_workers:
                 self._run = None
-        had_rounds = self._batch > 0
-        self._begin_pass(self._pass_number + 1)
+        had_rounds = self._at.batch > 0
+        self._go_to(Start(pass_number=self._at.pass_number + 1, batch=0, lanes={}))
         if is_whole:
             self._explain_end(had_rounds, num_samples, skipped)
 
     def state_dict(self) -> dict[str, Any]:
-        own = self._plan.grid.own_lanes(self._batch)
-        lanes = {str(number): self._lanes[number] for number in own if number in self._lanes}
-        return as_json({**self._blank, "pass_number": self._pass_number, "batch": self._batch, "lanes": lanes})
+        at = self._at
+        own = self._plan.grid.own_lanes(at.batch)
+        lanes = {str(number): at.lanes[number] for number in own if number in at.lanes}
+        return as_json({**self._blank, "pass_number": at.pass_number, "batch": at.batch, "lanes": lanes})
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_mismatch: Collection[str]) -> None:
         checked = check_state(state, self._blank, allow_mismatch=allow_mismatch)
-        self._begin_pass(checked["pass_number"])
-        self._batch = checked["batch"]
-        self._lanes = {int(number): lane for number, lane in checked["lanes"].items()}
+        lanes = {int(number): lane for number, lane in checked["lanes"].items()}
+        self._go_to(Start(pass_number=checked["pass_number"], batch=checked["batch"], lanes=lanes))
         self._reader = None
 
     @cached_property
@@ -103,15 +103,13 @@ class LaneEngine:
             lanes={},
         )
 
-    def _begin_pass(self, number: int) -> None:
-        self._pass_number, self._batch = number, 0
-        self._lanes, self._has_next, self._run = {}, {}, None
+    def _go_to(self, start: Start) -> None:
+        self._at, self._has_next, self._run = start, {}, None
 
     def _next(self) -> LaneDelivery:
         """The next delivery, which is consumed from here on."""
         if self._run is None:
-            start = Start(pass_number=self._pass_number, batch=self._batch, lanes=dict(self._lanes))
-            stream = LaneStream(self._plan, start)
+            stream = LaneStream(self._plan, self._at)
             self._run = run_workers(stream, self.config.loader, seed=self.config.source.seed)
         try:
             delivery = next(self._run)
@@ -121,9 +119,9 @@ class LaneEngine:
         if delivery.failure is not None:
             self._run = None
             return delivery
-        self._batch += self._plan.grid.dp_size
-        self._lanes[delivery.lane] = cast(LaneState, delivery.state)
+        lanes = {**self._at.lanes, delivery.lane: cast(LaneState, delivery.state)}
         self._has_next[delivery.lane] = delivery.has_next
+        self._at = replace(self._at, batch=self._at.batch + self._plan.grid.dp_size, lanes=lanes)
         return delivery
 
     # -- the end of a pass, on which all ranks must agree ---------------------------------------------------------
@@ -131,13 +129,13 @@ class LaneEngine:
     def _round_takes_place(self) -> bool:
         """Whether there is a next batch on every rank."""
         plan = self._plan
-        if plan.is_endless or not plan.grid.is_boundary(self._batch):
+        if plan.is_endless or not plan.grid.is_boundary(self._at.batch):
             return True
-        if self._batch == 0 and not plan.needs_whole_rounds:
+        if self._at.batch == 0 and not plan.needs_whole_rounds:
             return True  # the first batch shows whether any sample is good
         combine = all if plan.needs_whole_rounds else any
         # Lanes of which it is known come first: they may settle the question.
-        lanes = sorted(plan.grid.own_lanes(self._batch), key=lambda number: number not in self._has_next)
+        lanes = sorted(plan.grid.own_lanes(self._at.batch), key=lambda number: number not in self._has_next)
         own = combine(self._lane_goes_on(number) for number in lanes)
         self._has_next.clear()
         if plan.grid.sees_all_lanes:
@@ -149,31 +147,31 @@ class LaneEngine:
         return combine(self._needed_slot(number) < slots for number, slots in self._slots_elsewhere.items())
 
     def _needed_slot(self, number: int) -> int:
-        return self._plan.grid.slot_needed(self._batch, number, whole_round=self._plan.needs_whole_rounds)
+        return self._plan.grid.slot_needed(self._at.batch, number, whole_round=self._plan.needs_whole_rounds)
 
     def _lane_goes_on(self, number: int) -> bool:
         if number in self._has_next:
             return self._has_next[number]
-        lane = self._probe(number, self._lanes.get(number))
+        lane = self._probe(number, self._at.lanes.get(number))
         return lane.has_slot(self._needed_slot(number))
 
     def _probe(self, number: int, state: LaneState | None) -> Lane:
         """A lane to look ahead with. It skips all bad samples in silence: the workers will report them."""
         stages = Stages(self._plan.encoder, self.config, ErrorPolicy(max_consecutive=_NO_LIMIT))
-        return self._plan.make_lane(number, self._pass_number, stages, state)
+        return self._plan.make_lane(number, self._at.pass_number, stages, state)
 
     @property
     def _slots_elsewhere(self) -> dict[int, int]:
         """The slots of the lanes of other ranks in this pass, found by encoding all their samples."""
-        if self._counted is None or self._counted[0] != self._pass_number:
-            own = set(self._plan.grid.own_lanes(self._batch))
+        if self._counted is None or self._counted[0] != self._at.pass_number:
+            own = set(self._plan.grid.own_lanes(self._at.batch))
             others = [number for number in range(self._plan.grid.num_lanes) if number not in own]
             logger.warning(
                 "counting the batches of other ranks by encoding their %d lanes, which may take long: initialise"
                 " torch.distributed, or give build_loader a process_group or device_mesh, so that the ranks can ask",
                 len(others),
             )
-            self._counted = self._pass_number, {number: self._count_slots(number) for number in others}
+            self._counted = self._at.pass_number, {number: self._count_slots(number) for number in others}
         return self._counted[1]
 
     def _count_slots(self, number: int) -> int:

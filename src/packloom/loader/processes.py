@@ -27,7 +27,8 @@ class WorkerTraceback(Exception):
 def run_workers(stream: IterableDataset[_D], settings: LoaderConfig, *, seed: int) -> Iterator[_D]:
     """The deliveries of worker 0, 1, ..., 0, 1, ... in turn, or of this process where there are no workers.
 
-    Raises WorkerError when a worker is killed.
+    Raises WorkerError when a worker is killed. Where torch notices it outside of here, in the code that uses the
+    batches, it raises a plain RuntimeError.
     """
     has_workers = settings.num_workers > 0
     # A generator of its own: DataLoader would else draw from, and so change, the user's global one.
@@ -44,13 +45,24 @@ def run_workers(stream: IterableDataset[_D], settings: LoaderConfig, *, seed: in
     )
     try:
         yield from deliveries
-    except RuntimeError as error:
-        if "DataLoader worker (pid" not in str(error):  # torch has no class of its own for it
+    except (RuntimeError, EOFError, OSError) as error:
+        if not (has_workers and _is_death(error)):
             raise
         raise WorkerError(
-            f"a worker process of the loader died: {error}. If memory ran out, use fewer workers. Nothing is lost:"
+            f"a worker process of the loader died: {str(error).rstrip('.') or type(error).__name__}. If memory ran out, use fewer workers. Nothing is lost:"
             " the loader's state is that of the last batch it gave, and a new iteration goes on there"
         ) from error
+
+
+def _is_death(error: Exception) -> bool:
+    """Whether it says that a worker died; torch has no class of its own for that.
+
+    It tells so itself, or what the worker sent last cannot be received any more. An error that came up in a worker is
+    raised again here under its own class, and named as such in its text.
+    """
+    if isinstance(error, RuntimeError):
+        return "DataLoader worker (pid" in str(error)
+    return "in DataLoader worker process" not in str(error)
 
 
 def worker_place() -> tuple[int, int]:

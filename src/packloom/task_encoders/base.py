@@ -190,7 +190,11 @@ class TaskEncoder:
         layouts = [layout for _, layout in media]
         compact, mask = self.chat.tokenise(chat, layouts)
         if not mask.any():
-            raise MaskError("every assistant turn is marked loss=False: nothing to train on", code="mask.empty")
+            marked = any(message.loss is False for message in chat.messages)
+            why = (
+                "every trained turn is marked loss=False" if marked else "the settings of the loss leave out all of it"
+            )
+            raise MaskError(f"there is nothing to train on: {why}", code="mask.empty")
         sample = EncodedSample(
             key=chat.key,
             source=chat.source,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from packloom.errors import CookError, MaskError, ProcessorError
 from packloom.task_encoders.family import Boundary, Family
 from packloom.task_encoders.skeleton import Skeleton, Slot, render_skeleton
@@ -18,8 +20,8 @@ from packloom.types import ChatSample, MediaPart, Message, Role, TextPart
 
 logger = logging.getLogger(__name__)
 
-#: Proves a method on one conversation, tokens included; raises MaskError or CookError.
-SelfTest = Callable[[SpanMethod, ChatSample], None]
+#: Proves a method on one conversation and returns its mask [C] bool; raises MaskError or CookError.
+SelfTest = Callable[[SpanMethod, ChatSample], np.ndarray]
 
 
 def choose_method(
@@ -31,11 +33,14 @@ def choose_method(
     the tokenizer's, among which terminators are looked for.
     """
     reasons: list[str] = []
-    for name, build in _candidates(template, family, placeholder, special_tokens):
+    tried = probes(with_image=placeholder is not None)
+    candidates = _candidates(template, family, placeholder, special_tokens)
+    for number, (name, build) in enumerate(candidates):
         try:
             method = build()
-            for probe in probes(with_image=placeholder is not None):
-                test(method, probe)
+            masks = [test(method, probe) for probe in tried]
+            if isinstance(method, GenerationTags):
+                _compare_tags(masks, candidates[number + 1 :], tried, test)
         except (MaskError, CookError) as error:
             reasons.append(f"{name}: {error.reason}")
             continue
@@ -46,6 +51,24 @@ def choose_method(
         f"{template.parts.name}: cannot tell where the assistant speaks in this chat template ({'; '.join(reasons)}):"
         " pass the right model_type, or declare a family with its Boundary"
     )
+
+
+def _compare_tags(
+    masks: Sequence[np.ndarray],
+    others: Sequence[tuple[str, Callable[[], SpanMethod]]],
+    tried: Sequence[ChatSample],
+    test: SelfTest,
+) -> None:
+    """Tags that take in a turn's header look sound by themselves: they must agree with the next method that works."""
+    for name, build in others:
+        try:
+            method = build()
+            expected = [test(method, probe) for probe in tried]
+        except (MaskError, CookError):
+            continue
+        if all(np.array_equal(mine, other) for mine, other in zip(masks, expected, strict=True)):
+            return
+        raise MaskError(f"they enclose other tokens than {name}", code="mask.tags_differ")
 
 
 def _candidates(
@@ -81,7 +104,7 @@ def _candidates(
         )
     inferred = lambda: TokenSearch(  # noqa: E731 - a candidate like the two above
         name="inferred_boundaries",
-        boundaries=(infer_boundary(template, special_tokens),),
+        boundaries=(infer_boundary(template, family, special_tokens),),
         prompt_prefixes=family.prompt_prefixes,
         thought_end=thought_end,
     )
@@ -107,7 +130,7 @@ def _message(role: Role, text: str) -> Message:
     return Message(role=role, parts=(TextPart(text=text),))
 
 
-def infer_boundary(template: ChatTemplate, special_tokens: Sequence[str]) -> Boundary:
+def infer_boundary(template: ChatTemplate, family: Family, special_tokens: Sequence[str]) -> Boundary:
     """Read a turn's header and terminator off the rendering of a probe; raises MaskError if it has none.
 
     The header is what a generation prompt adds, so far as it also stands before the answer. Without one it is the
@@ -123,7 +146,16 @@ def infer_boundary(template: ChatTemplate, special_tokens: Sequence[str]) -> Bou
     header = _prompted_header(template, probe, before[0]) or _common_ending(before)
     if not header.strip():
         raise MaskError(f"nothing common stands before both answers ({before!r})", code="mask.no_header")
-    return Boundary(start=header.rstrip(" "), ends=(end,))
+    return Boundary(start=_without_thought(header, family).rstrip(" "), ends=(end,))
+
+
+def _without_thought(header: str, family: Family) -> str:
+    """A thought that the prompt opens is no part of the header: not every turn has it."""
+    for prefix in sorted(family.prompt_prefixes, key=len, reverse=True):
+        for spelling in (prefix, prefix.rstrip()):
+            if header.endswith(spelling):
+                return header.removesuffix(spelling)
+    return header
 
 
 def _around_answers(skeleton: Skeleton) -> tuple[list[str], list[str]]:

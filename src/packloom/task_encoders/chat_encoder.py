@@ -91,11 +91,12 @@ class ChatEncoder:
     def _choose_method(self, template: ChatTemplate) -> SpanMethod:
         """The first way to find assistant turns that works on probes with this very processor."""
 
-        def test(method: SpanMethod, probe: ChatSample) -> None:
+        def test(method: SpanMethod, probe: ChatSample) -> np.ndarray:
             layouts = [self.image_rule.measure(64, 64)] if has_media(probe) and self.image_rule else []
             _, mask = self._tokenise(probe, layouts, template, self._masks(template, method))
             if not mask.any():
                 raise MaskError("nothing of the probe is trained on", code="mask.empty")
+            return mask
 
         return choose_method(
             template,

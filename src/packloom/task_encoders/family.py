@@ -22,6 +22,7 @@ class Boundary:
 
     start: str
     ends: tuple[str, ...]
+    continues: bool = False  # the same turn goes on after something else; nothing in between is then no turn
 
 
 @dataclass(frozen=True, kw_only=True)

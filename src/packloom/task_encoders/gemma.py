@@ -34,7 +34,7 @@ class Gemma4TaskEncoder(TaskEncoder):
         name="gemma4",
         boundaries=(
             Boundary(start="<|turn>model\n", ends=("<turn|>", "<|tool_response>")),
-            Boundary(start="<tool_response|>", ends=("<turn|>", "<|tool_response>")),  # the same turn goes on
+            Boundary(start="<tool_response|>", ends=("<turn|>", "<|tool_response>"), continues=True),
         ),
         positions=text_positions,
         image_rule=Gemma4ImageRule.from_parts,

@@ -89,7 +89,8 @@ class AssistantMasks:
                 continue
             inside = (prompt.offsets[:, 0] >= first) & (prompt.offsets[:, 0] < last)
             texts |= inside & (piece.kind != "image")
-            if piece.kind == "image" or chat.messages[piece.message].loss is False:
+            kept = piece.kind == "reasoning" and self.config.thinking == "keep"
+            if piece.kind == "image" or kept or chat.messages[piece.message].loss is False:
                 mask &= ~inside
         media = np.flatnonzero(np.isin(prompt.ids, self.media_ids))
         for left, right in itertools.pairwise(media):

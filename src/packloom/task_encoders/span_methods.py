@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -48,6 +49,7 @@ class TokenSearch:
 
     def find(self, skeleton: Skeleton, chat: ChatSample) -> tuple[TurnSpan, ...]:
         """Raises MaskError."""
+        self._refuse_headers_in_tool_data(chat)
         return find_turns(
             skeleton,
             chat,
@@ -55,6 +57,16 @@ class TokenSearch:
             prompt_prefixes=self.prompt_prefixes,
             thought_end=self.thought_end,
         )
+
+    def _refuse_headers_in_tool_data(self, chat: ChatSample) -> None:
+        """Tool data stand in the template's own writing, where a header spelled by them would be taken for one."""
+        items = [*chat.tools, *(call for message in chat.messages for call in message.tool_calls)]
+        data = "\n".join(json.dumps(dict(item), ensure_ascii=False) for item in items)
+        for boundary in self.boundaries:
+            if data and boundary.start.strip() in data:
+                raise MaskError(
+                    f"the tool data spell the turn header {boundary.start.strip()!r}", code="mask.control_token_in_text"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,8 @@ def _settle(message: Message, thinking: Thinking, policy: str, rendered: bool) -
         reasoning = None
         if not message.tool_calls and not any(not isinstance(p, TextPart) or p.text.strip() for p in parts):
             raise CookError("without its reasoning the answer is empty", code="thinking.nothing_left")
-    return dataclasses.replace(message, parts=parts, reasoning=reasoning or None)
+    blank = reasoning is None or not reasoning.strip()
+    return dataclasses.replace(message, parts=parts, reasoning=None if blank else reasoning)
 
 
 def _cut(text: str, thinking: Thinking) -> tuple[str, str]:

@@ -23,7 +23,7 @@ def prove_tools_are_written(template: ChatTemplate, chat: ChatSample) -> None:
         return
     marks = _Marks()
     tools = tuple(marks.tool(tool) for tool in chat.tools)
-    messages = tuple(marks.message(message) for message in chat.messages)
+    messages = tuple(marks.message(message, number) for number, message in enumerate(chat.messages))
     rendered = template.render(dataclasses.replace(chat, tools=tools, messages=messages))
     for mark, what in marks.meanings.items():
         if mark not in rendered and json.dumps(mark)[1:-1] not in rendered:
@@ -44,14 +44,14 @@ class _Marks:
         name = function_of(tool)["name"]
         return _with_name(tool, self._mark(f"the tool {name!r}"))
 
-    def message(self, message: Message) -> Message:
-        calls = tuple(self._call(call) for call in message.tool_calls)
+    def message(self, message: Message, number: int) -> Message:
+        calls = tuple(self._call(call, number) for call in message.tool_calls)
         return dataclasses.replace(message, tool_calls=calls)
 
-    def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+    def _call(self, call: Mapping[str, Any], number: int) -> dict[str, Any]:
         function = function_of(call)
         name = function["name"]
-        mark = self._mark(f"the tool call {name!r}")
+        mark = self._mark(f"the tool call {name!r} of message {number}")
         marked = _with_name(call, mark)
         if isinstance(marked.get("id"), str):
             marked["id"] = marked["id"].replace(name, mark)

@@ -94,34 +94,37 @@ def match_turns(
 
 
 def _search(skeleton: Skeleton, boundaries: Sequence[Boundary]) -> list[Span]:
-    """Each end with the nearest start before it. A start that another start follows, or none ends, opens nothing:
-    whether a turn was missed by that is for the proof to say."""
+    """Each end with the nearest start before it that it can end. A start that another start follows, or that none
+    ends, opens nothing: whether a turn was missed by that is for the proof to say."""
     spans: list[Span] = []
-    for boundary in boundaries:
-        start: Place | None = None
-        for place, text in _events(skeleton, boundary):
-            if text is None:
-                start = place
-            elif start is not None:
+    opened: tuple[Place, Boundary] | None = None
+    for place, text, boundary in _events(skeleton, boundaries):
+        if boundary is not None:
+            opened = (place, boundary)
+        elif opened is not None and text in opened[1].ends:
+            start, kind = opened
+            opened = None
+            if start != place or not kind.continues:
                 spans.append(Span(start=start, end=place, terminator=text))
-                start = None
-    return sorted(spans, key=lambda span: span.start)
+    return spans
 
 
-def _events(skeleton: Skeleton, boundary: Boundary) -> Iterator[tuple[Place, str | None]]:
-    """Starts (the place after the header, None) and ends (the place and text of a terminator), in order.
+def _events(skeleton: Skeleton, boundaries: Sequence[Boundary]) -> Iterator[tuple[Place, str, Boundary | None]]:
+    """Starts (the place after a header, with its boundary) and ends (the place and text of a terminator), in order.
 
     Where both stand at one place the turn is empty: it starts there, then ends.
     """
-    ends = re.compile("|".join(map(re.escape, sorted(boundary.ends, key=len, reverse=True))))
-    starts = re.compile(re.escape(boundary.start))
+    texts = {end for boundary in boundaries for end in boundary.ends}
+    ends = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")
     for number, piece in enumerate([*skeleton.pieces, skeleton.suffix]):
         if isinstance(piece, Slot):
             continue
-        found: list[tuple[int, int, str | None]] = [(m.end(), 0, None) for m in starts.finditer(piece)]
-        found += [(m.start(), 1, m.group()) for m in ends.finditer(piece)]
-        for offset, _, text in sorted(found, key=lambda event: event[:2]):
-            yield Place(piece=number, offset=offset), text
+        found: list[tuple[int, int, str, Boundary | None]] = [
+            (m.end(), 0, "", boundary) for boundary in boundaries for m in re.finditer(re.escape(boundary.start), piece)
+        ]
+        found += [(m.start(), 1, m.group(), None) for m in ends.finditer(piece)]
+        for offset, _, text, which in sorted(found, key=lambda event: event[:2]):
+            yield Place(piece=number, offset=offset), text, which
 
 
 def _owners(skeleton: Skeleton, span: Span) -> set[int]:
