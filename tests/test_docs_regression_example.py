@@ -1,4 +1,4 @@
-"""examples/test_my_template.py runs as a user's own test: it passes, writes golden files, and fails on a changed token."""
+"""examples/test_my_template.py as a user runs it: it passes, writes golden files, and notices a changed token."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-import torch
 
 from packloom.config import (
     DataConfig,
@@ -19,7 +18,7 @@ from packloom.config import (
     SourceConfig,
 )
 from packloom.errors import ConfigError
-from packloom.loader import Loader, LoaderSettings, build_loader
+from packloom.loader import LoaderSettings, build_loader
 from packloom.packing import Cost, PackLimits
 from packloom.types import Batch
 
@@ -72,47 +71,6 @@ def test_segments_are_aligned_before_they_are_packed(write: Write, encoder_class
     assert [tuple(batch["input_ids"].shape) for batch in fixed] == [(1, 16)]
 
 
-@pytest.mark.parametrize("per_shard", [3, 1000])
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_each_good_sample_exactly_once_over_ranks_and_workers(
-    write: Write, num_workers: int, per_shard: int, encoder_class: Any
-) -> None:
-    faults = {3: "cook", 5: "media", 11: "cook", 20: "media"}
-    path = write([1 + place % 8 for place in range(25)], faults, per_shard)
-    seen: Counter[str] = Counter()
-    skipped: Counter[str] = Counter()
-    for rank in range(2):
-        loader = build_loader(path, encoder_class(), dp_rank=rank, dp_size=2, num_workers=num_workers, epochs=1)
-        seen.update(keys(loader))
-        skipped.update({record.key: 1 for record in loader.skip_records})
-    assert seen == Counter(key for key in numbered(25) if int(key) not in faults)
-    assert skipped == Counter(f"{place:04d}" for place in faults)
-
-
-def test_the_order_is_a_function_of_seed_and_epoch(write: Write, encoder_class: Any) -> None:
-    path = write([1] * 40, per_shard=10)
-
-    def order(loader: Loader) -> list[str]:
-        return keys(loader)
-
-    first = build_loader(path, encoder_class(1), seed=3, epochs=1)
-    orders = [order(first), order(first)]
-    assert orders[0] != orders[1]
-    assert [sorted(each) for each in orders] == [numbered(40)] * 2
-    again = build_loader(path, encoder_class(1), seed=3, epochs=1)
-    assert [order(again), order(again)] == orders
-    assert keys(build_loader(path, encoder_class(1), seed=3, epochs=2)) == orders[0] + orders[1]
-    assert order(build_loader(path, encoder_class(1), seed=4, epochs=1)) != orders[0]
-
-
-def test_the_global_generators_are_left_alone(write: Write, encoder_class: Any) -> None:
-    torch.manual_seed(1)
-    expected = torch.rand(3)
-    torch.manual_seed(1)
-    list(build_loader(write([1, 2]), encoder_class(), epochs=1))
-    assert torch.equal(torch.rand(3), expected)
-
-
 def test_endless_streams_go_on_after_an_early_end(write: Write, encoder_class: Any) -> None:
     loader = build_loader(write([1, 2, 3]), encoder_class(), layout="padded", micro_batch_size=2)
     stream = iter(loader)
@@ -122,7 +80,7 @@ def test_endless_streams_go_on_after_an_early_end(write: Write, encoder_class: A
 
 def test_spawned_workers_give_the_same_batches(write: Write, encoder_class: Any) -> None:
     encoder = encoder_class()
-    path = write([1 + place % 8 for place in range(12)], {4: "cook"})
+    path = write([1 + place % 8 for place in range(12)], {4: "cook"}, indexed=False)
     runs = [
         keys(build_loader(path, encoder, num_workers=1, start_method=method, epochs=1)) for method in ("fork", "spawn")
     ]

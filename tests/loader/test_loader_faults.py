@@ -109,6 +109,15 @@ def test_a_bug_is_not_swallowed(write: Write, num_workers: int, encoder_class: A
         list(loader)
 
 
+def test_an_error_of_the_system_in_a_worker_is_not_taken_for_its_death(write: Write, encoder_class: Any) -> None:
+    class Failing(encoder_class):
+        def encode_sample(self, raw: Any) -> EncodedSample:
+            raise ConnectionResetError("of the encoder's own server")
+
+    with pytest.raises(ConnectionResetError, match="of the encoder's own server"):
+        list(build_loader(write([1]), Failing(), num_workers=1, epochs=1))
+
+
 def test_an_encoder_that_loses_or_blames_no_sample_is_a_bug(write: Write, encoder_class: Any) -> None:
     class Losing(encoder_class):
         def batch(self, samples: Sequence[EncodedSample]) -> list[Row]:

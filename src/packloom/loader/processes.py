@@ -48,9 +48,10 @@ def run_workers(stream: IterableDataset[_D], settings: LoaderConfig, *, seed: in
     except (RuntimeError, EOFError, OSError) as error:
         if not (has_workers and _is_death(error)):
             raise
+        reason = str(error).rstrip(".") or type(error).__name__
         raise WorkerError(
-            f"a worker process of the loader died: {str(error).rstrip('.') or type(error).__name__}. If memory ran out, use fewer workers. Nothing is lost:"
-            " the loader's state is that of the last batch it gave, and a new iteration goes on there"
+            f"a worker process of the loader died: {reason}. If memory ran out, use fewer workers. Nothing is lost: the"
+            " loader's state is that of the last batch it gave, and a new iteration goes on there"
         ) from error
 
 
