@@ -18,7 +18,7 @@ from packloom import TaskEncoder
 from packloom.errors import CapabilityError, ConfigError
 from packloom.task_encoders.control_tokens import ControlTokens
 from packloom.task_encoders.qwen_vl import Qwen3VLTaskEncoder
-from packloom.testing import MaskCase, MaskReport, check_masks
+from packloom.testing import CaseResult, MaskCase, check_masks
 from packloom.testing.matrix import built_in_cases
 from packloom.types import Batch, EncodedSample
 

@@ -21,7 +21,7 @@ def run(processor_dir: Callable[[str], Path], tmp_path: Path) -> Callable[[], su
     def call() -> subprocess.CompletedProcess[str]:
         variables = {"PROCESSOR": str(processor_dir("qwen2_5_vl")), "GOLDEN": "golden", "PYTHONIOENCODING": "utf-8"}
         return subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--rootdir", ".", str(EXAMPLE)],
+            [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", "--rootdir", ".", str(EXAMPLE)],
             cwd=tmp_path,
             env={**os.environ, **variables},
             capture_output=True,
