@@ -43,6 +43,11 @@ class MaskCase:
         return cook({"__key__": self.name, "json": row, **images})
 
     @property
+    def reasoning(self) -> list[str]:
+        """The reasoning of every assistant turn."""
+        return [str(turn["reasoning_content"]) for turn in self.messages if turn.get("reasoning_content")]
+
+    @property
     def early_reasoning(self) -> list[str]:
         """The reasoning of every assistant turn but the last."""
         turns = [message for message in self.messages if message.get("role") == "assistant"]

@@ -59,7 +59,7 @@ def _notes(encoder: TaskEncoder) -> list[str]:
     if encoder.image_rule is None:
         notes.append("images: this encoder takes none, so no case has any")
     if encoder.config.loss_on == "all_text":
-        notes.append("loss_on='all_text': every token but those of media must be trained on, whatever the case says")
+        notes.append("loss_on='all_text': all but media must be trained on, whatever a case expects of its answers")
     return notes
 
 

@@ -16,6 +16,8 @@ from packloom.types import EncodedSample
 
 #: What decoding gives for a character of which some bytes are cut off.
 _HALF = "\ufffd"
+#: The template's own writing around an image may hold so many tokens.
+_BESIDE = 3
 #: A question is looked for in this many tokens before its answer.
 _WINDOW = 64
 
@@ -97,13 +99,27 @@ class Reader:
         media = sorted(self.media_ids.intersection(trained))
         faults = [f"trained on the media token {self.decode([index])!r}" for index in media]
         if self.config.loss_on == "all_text":
-            missed = [i for i in sample.input_ids[~sample.loss_mask].tolist() if i not in self.media_ids]
-            return [*faults, *[f"not trained on {self.decode(missed)!r}"] * bool(missed)]
+            return [*faults, *self._all_text_faults(sample, case)]
         if case.supervised is None:
             return [*faults, f"was not refused, but trained on {[run.text for run in self.runs(sample)]}"]
         faults += self._run_faults(self.runs(sample), case, case.supervised)
         prompt = self.decode(sample.input_ids.tolist()) if case.tools else ""
         return [*faults, *(f"the tool {name!r} is not in the prompt" for name in case.tool_names if name not in prompt)]
+
+    def _all_text_faults(self, sample: EncodedSample, case: MaskCase) -> Iterator[str]:
+        """Every token is trained on but those of media, the template's own beside them, and what settings leave out."""
+        ids, mask = sample.input_ids.tolist(), sample.loss_mask.tolist()
+        left_out = "" if self.config.thinking == "supervise" else " ".join(case.reasoning)
+        for place, (index, trained) in enumerate(zip(ids, mask, strict=True)):
+            beside_media = self.media_ids.intersection(ids[max(0, place - _BESIDE) : place + _BESIDE + 1])
+            ends = index in self.terminators and not self.config.train_terminator
+            if not trained and not beside_media and not ends and self.decode([index]).strip() not in left_out:
+                yield f"not trained on token {place}, {self.decode([index])!r}"
+                return
+        prompt, runs = self.decode(ids), [run.text for run in self.runs(sample)]
+        for text in case.texts_beside(()):
+            if text in prompt and not any(text in run for run in runs):
+                yield f"not trained on {text!r}"
 
     def _run_faults(self, runs: list[Run], case: MaskCase, expected: Sequence[str | Sequence[str]]) -> Iterator[str]:
         if case.cut == "question":
