@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from collections import Counter
@@ -16,6 +17,7 @@ import torch
 from packloom.errors import ConfigError, PackloomError, TooManyErrors
 from packloom.loader import build_loader
 from packloom.rng import derive
+from packloom.types import EncodedSample, Media
 
 Fixture = Callable[..., Any]
 
@@ -147,16 +149,33 @@ def test_random_encoders_are_exact_too(
             return super().encode_sample({**raw, "json": json.dumps({"n": 2, "token": rng.randrange(10**6)}).encode()})
 
     path = write([1] * 30)
-    [single] = build_ranks(path, Random(), epochs=2)
+    [single] = build_ranks(path, Random(2), epochs=2)
     reference = interleave(list(single))
-    tokens = {(keys, numbers) for keys, numbers in reference}
-    assert len(tokens) == len(reference)  # each epoch has tokens of its own
+    tokens = {(*keys, numbers[0]) for keys, numbers in reference}  # a pack holds one sample of two tokens
+    assert len(tokens) == 60  # each sample has tokens of its own in each epoch
     for dp_size in (2, 4):
-        assert interleave(*map(list, build_ranks(path, Random(), dp_size, epochs=2))) == reference
-    [first], [second] = build_ranks(path, Random(), epochs=2), build_ranks(path, Random(), epochs=2)
+        assert interleave(*map(list, build_ranks(path, Random(2), dp_size, epochs=2))) == reference
+    [first], [second] = build_ranks(path, Random(2), epochs=2), build_ranks(path, Random(2), epochs=2)
     got = [view(batch) for batch in islice(first, 3)]
     second.load_state_dict(first.state_dict())
     assert got + [view(batch) for batch in second] == reference
+
+
+def test_shared_lanes_keep_no_samples_of_others(write: Fixture, encoder_class: Any) -> None:
+    loader = build_loader(write([1 + place % 8 for place in range(50)]), encoder_class(), dp_rank=1, dp_size=4)
+    counts = []
+    for step, _ in enumerate(islice(loader, 150)):
+        if step in (50, 149):
+            counts.append(sum(type(thing) is EncodedSample for thing in gc.get_objects()))
+    assert counts[1] < counts[0] + 20
+
+
+def test_samples_that_wait_keep_no_media(write: Fixture, encoder_class: Any) -> None:
+    stream = iter(build_loader(write([1] * 200, media=True), encoder_class(), open_packs=8))
+    batch = next(stream)
+    waiting = [thing.data for thing in gc.get_objects() if type(thing) is Media]
+    assert len(waiting) > 50
+    assert sum(map(bool, waiting)) <= batch["source_sample_num"]
 
 
 def test_spawned_workers(write: Fixture, encoder_class: Any, view: Fixture) -> None:

@@ -180,3 +180,50 @@ def test_a_question_behind_a_result_where_two_headers_share_an_end() -> None:
     boundaries = [Boundary(start=start, ends=("</s>",)) for start in ("[/INST]", "[/TOOL_RESULTS]")]
     spans = find_turns(Skeleton(pieces=tuple(pieces)), sample, boundaries)
     assert [(span.message, span.start.piece, span.end.piece) for span in spans] == [(1, 2, 4), (4, 8, 10)]
+
+
+NAMES_ONLY = (
+    "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content[0].text if m.content else '' }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+)
+
+
+@pytest.mark.xfail(strict=True, reason="only texts inside an object of arguments are marked and looked for")
+@pytest.mark.parametrize("arguments", [{"x": 3}, {"x": [True, None]}, "x=3"], ids=str)
+def test_dropped_arguments_of_any_kind_are_noticed(arguments: Any, encoder: Callable[..., TaskEncoder]) -> None:
+    one = {"type": "function", "function": {"name": "look_up", "arguments": arguments}}
+    with pytest.raises(SampleError):
+        trained(encoder("qwen3_vl", template=NAMES_ONLY), ASK, answer("See.", one))
+
+
+@pytest.mark.xfail(strict=True, reason="of a tool's schema only the name is looked for")
+def test_a_schema_cut_down_to_its_name_is_noticed(encoder: Callable[..., TaskEncoder]) -> None:
+    with pytest.raises(SampleError):
+        trained(encoder("qwen3_vl", template=NAMES_ONLY), ASK, answer("Yes"), tools=[TOOL])
+
+
+@pytest.mark.xfail(
+    strict=True, reason="marks for tool data are looked for beside texts that may hold the same characters"
+)
+def test_a_text_cannot_stand_in_for_a_dropped_call(encoder: Callable[..., TaskEncoder]) -> None:
+    spelled = {"role": "user", "content": "".join(f"\ue000{number}\ue001" for number in range(9))}
+    with pytest.raises(SampleError):
+        trained(encoder("qwen2_5_vl"), spelled, answer("See.", call()))
+
+
+@pytest.mark.xfail(strict=True, reason="headers are looked for in tool data as JSON, where a line end is spelled out")
+def test_arguments_cannot_open_a_span_with_a_header_of_two_lines(encoder: Callable[..., TaskEncoder]) -> None:
+    template = (
+        "{% for m in messages %}{% if m.role == 'assistant' %}### Answer by:\nBot\n"
+        "{{ m.content[0].text if m.content else '' }}"
+        "{% for c in m.tool_calls or [] %}CALL {{ c.function.arguments.say }} {{ c.function.name }}{% endfor %}"
+        "<|im_end|>\n{% else %}You> {{ m.content[0].text }}\n{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}### Answer by:\nBot\n{% endif %}"
+    )
+    talk = [ASK, answer("", call("speak", {"say": "x ### Answer by:\nBot\n y"})), ASK, answer("Yes")]
+    try:
+        first, _ = trained(encoder("qwen3_vl", "unknown", template), *talk)
+    except MaskError:
+        return
+    assert first == "CALL x ### Answer by:\nBot\n y speak<|im_end|>"

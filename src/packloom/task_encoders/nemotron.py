@@ -22,7 +22,7 @@ def no_image_rule(parts: ProcessorParts) -> ImageRule:
 
 
 class NemotronVL2TaskEncoder(TaskEncoder):
-    """Nemotron-Nano-VL v2, text rows only.
+    """Nemotron-Nano-VL v2: text rows only.
 
     The last answer stands behind an open thought, as in a prompt; ``/think`` and ``/no_think`` in a text switch the
     template, so rows that spell them are refused.
