@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from packloom.datasets.policy import SkipRecord
+from packloom.datasets.policy import ErrorPolicy, SkipRecord
 from packloom.errors import PackloomError
 from packloom.types import Batch
 
@@ -49,6 +50,14 @@ def portable(delivery: _D) -> _D:
     except (pickle.PicklingError, TypeError, AttributeError):
         return replace(delivery, failure=PackloomError(str(delivery.failure)))
     return delivery
+
+
+def counts_by_code(policy: ErrorPolicy) -> Counter[str]:
+    """What a policy has skipped so far, whatever the source."""
+    counts = Counter[str]()
+    for (_, code), number in policy.counts.items():
+        counts[code] += number
+    return counts
 
 
 def no_good_samples(num_skipped: int, counts: Mapping[str, int]) -> str:

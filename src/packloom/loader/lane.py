@@ -6,7 +6,7 @@ damaged image moves no later group, and a lane can be followed without decoding 
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 from packloom.config import DataConfig
 from packloom.datasets.policy import SkipRecord
 from packloom.errors import TooManyErrors
-from packloom.loader.delivery import no_good_samples
+from packloom.loader.delivery import counts_by_code, no_good_samples
 from packloom.loader.feed import LaneFeed
 from packloom.loader.grouping import Grouper, PackGrouper, RowGrouper
 from packloom.loader.sample_store import SampleStore
@@ -183,10 +183,7 @@ class Lane:
             return True
         if self._span.end is not None:
             return False
-        counts = Counter[str]()
-        for (_, code), count in self._policy.counts.items():
-            counts[code] += count
-        raise TooManyErrors(no_good_samples(self._num_bad, counts))
+        raise TooManyErrors(no_good_samples(self._num_bad, counts_by_code(self._policy)))
 
     def _is_drawn(self) -> bool:
         """Whether all samples of the pass were drawn."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
@@ -13,7 +12,7 @@ from torch.utils.data import IterableDataset
 from packloom.config import DataConfig
 from packloom.datasets.policy import ErrorPolicy
 from packloom.errors import PackloomError, ReadError, SampleError, TooManyErrors
-from packloom.loader.delivery import LaneDelivery, no_good_samples
+from packloom.loader.delivery import LaneDelivery, counts_by_code, no_good_samples
 from packloom.loader.feed import LaneFeed
 from packloom.loader.filler import FillerMaker, discount_fillers
 from packloom.loader.lane import Lane, LaneState, make_span
@@ -164,7 +163,7 @@ class LaneWorker:
             except (ReadError, SampleError) as error:
                 self._policy.skip(error, stage="encode", source=feed.place_of(number))
         if len(rows) < num_rows:
-            counts = Counter(record.code for record in self._policy.take_records())
+            counts = counts_by_code(self._policy)
             raise TooManyErrors(no_good_samples(counts.total(), counts))
         return rows
 
