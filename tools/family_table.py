@@ -10,9 +10,11 @@ import importlib
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import get_type_hints
 
 from packloom.task_encoders import TaskEncoder
-from packloom.task_encoders.registry import BUILT_IN, GENERIC_TEXT
+from packloom.task_encoders.family import Family
+from packloom.task_encoders.registry import BUILT_IN, GENERIC, GENERIC_TEXT
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "masking.md"
 BEGIN, END = "<!-- tools/family_table.py: begin -->", "<!-- tools/family_table.py: end -->"
@@ -50,7 +52,7 @@ def with_tables(page: str) -> str:
 def families() -> dict[type[TaskEncoder], list[str]]:
     """Each built-in encoder with the model types that it stands for."""
     found: dict[type[TaskEncoder], list[str]] = {}
-    for model_type, path in {**BUILT_IN, "": GENERIC_TEXT}.items():
+    for model_type, path in {**BUILT_IN, "": GENERIC_TEXT, " ": GENERIC}.items():
         module, _, name = path.partition(":")
         found.setdefault(getattr(importlib.import_module(module), name), []).append(model_type)
     return found
@@ -64,15 +66,24 @@ def turns(encoders: dict[type[TaskEncoder], list[str]]) -> str:
         thinking = family.thinking
         lines.append(
             [
-                _code(filter(None, model_types)) or "any text model",
+                _who(model_types),
                 _code(boundary.start for boundary in family.boundaries) or "inferred",
                 _code(dict.fromkeys(end for boundary in family.boundaries for end in boundary.ends)) or "inferred",
                 _code(family.prompt_prefixes),
                 _code([thinking.open, thinking.close]) if thinking else "",
                 _code(filter(None, [family.final_end])),
+                "yes" if family.training_edits else "",
             ]
         )
-    head = ["model types", "a turn starts behind", "and ends on", "prompt, not answer", "reasoning", "we append"]
+    head = [
+        "model types",
+        "a turn starts behind",
+        "and ends on",
+        "prompt, not answer",
+        "reasoning",
+        "we append",
+        "training template",
+    ]
     return _table(head, lines)
 
 
@@ -84,12 +95,13 @@ def rows(encoders: dict[type[TaskEncoder], list[str]]) -> str:
         position_rule = family.positions.__name__  # type: ignore[attr-defined]
         lines.append(
             [
-                _code(filter(None, model_types)) or "any text model",
+                _who(model_types),
                 (encoder.__doc__ or "").splitlines()[0].partition(": ")[2].replace("|", "\\|"),
                 family.content.replace("_", " "),
                 _code(family.media_tokens),
                 _code(sorted(family.payload_tokens)),
                 _code(filter(None, [family.token_types])),
+                _tensors(family),
                 POSITIONS.get(position_rule, position_rule),
                 "refused" if family.packing_leak else "yes",
             ]
@@ -101,10 +113,24 @@ def rows(encoders: dict[type[TaskEncoder], list[str]]) -> str:
         "media tokens",
         "data may spell",
         "token tensor",
+        "image tensors",
         "positions",
         "packing",
     ]
     return _table(head, lines)
+
+
+def _who(model_types: Sequence[str]) -> str:
+    named = [name for name in model_types if name.strip()]
+    return _code(named) if named else "any text model" if model_types == [""] else "any other processor"
+
+
+def _tensors(family: Family) -> str:
+    """The image tensors of a family's rule, where the rule's class names them."""
+    made = family.image_rule and get_type_hints(getattr(family.image_rule, "__func__", family.image_rule)).get("return")
+    fields = getattr(made, "__dataclass_fields__", {})
+    keys = fields["model_keys"].default if "model_keys" in fields else ()
+    return _code(keys if isinstance(keys, tuple) else ())
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -60,5 +61,89 @@ def encoder_of(processor_dir: Callable[[str], Any]) -> Callable[..., TaskEncoder
         if key not in made:  # the tokenizer and the image processor are loaded once
             made[key] = type(first)(first.parts, config=SampleConfig(**settings))
         return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def clip() -> Callable[..., bytes]:
+    """``clip("mp4", frames=20, rate=10, height=64, width=96)``: a video whose frame number n is grey of 10 n + 5.
+
+    ``times`` gives each frame's own time in 1/1000 s, ``rotation`` the degrees in the header, ``key_every`` the
+    distance of key frames; ``noise`` lies over the grey, and ``front`` puts the header of an MP4 before its frames.
+    """
+    av = pytest.importorskip("av", reason="PyAV is not installed: reads videos")
+    codecs = {"mp4": "libx264", "avi": "mpeg4", "webm": "libvpx-vp9", "matroska": "libx264"}
+
+    def make(
+        kind: str = "mp4",
+        *,
+        frames: int = 20,
+        rate: int = 10,
+        height: int = 64,
+        width: int = 96,
+        rotation: int = 0,
+        key_every: int = 8,
+        times: Sequence[int] = (),
+        noise: bool = False,
+        front: bool = False,
+    ) -> bytes:
+        buffer = io.BytesIO()
+        with av.open(buffer, "w", format=kind) as container:
+            stream = container.add_stream(codecs[kind], rate=rate, options={"g": str(key_every)})
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            if times:
+                stream.codec_context.time_base = Fraction(1, 1000)
+            if rotation:
+                stream.set_display_rotation(rotation)
+            for number in range(frames):
+                grey = np.full((height, width, 3), (10 * number + 5) % 256, dtype=np.uint8)
+                grey[: height // 4] = 0  # a dark bar at the top tells which side is up
+                if noise:
+                    grey ^= np.random.default_rng(number).integers(0, 64, grey.shape, dtype=np.uint8)
+                frame = av.VideoFrame.from_ndarray(grey, format="rgb24")
+                if times:
+                    frame.pts, frame.time_base = times[number], Fraction(1, 1000)
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+        data = buffer.getvalue()
+        return _header_first(data) if front else data
+
+    return make
+
+
+def _header_first(data: bytes) -> bytes:
+    """An MP4 whose header is moved before the frames, as for streaming; its offsets of chunks grow by the same."""
+    boxes, place = {}, 0
+    while place < len(data):
+        size = int.from_bytes(data[place : place + 4], "big")
+        boxes[data[place + 4 : place + 8]] = data[place : place + size]
+        place += size
+    header = bytearray(boxes[b"moov"])
+    table = header.index(b"stco") + 8
+    for number in range(int.from_bytes(header[table : table + 4], "big")):
+        at = table + 4 + 4 * number
+        moved = int.from_bytes(header[at : at + 4], "big") + len(header)
+        header[at : at + 4] = moved.to_bytes(4, "big")
+    before = data[: data.index(b"mdat") - 4]
+    return before + bytes(header) + boxes[b"mdat"]
+
+
+@pytest.fixture(scope="session")
+def video_row(clip: Callable[..., bytes]) -> Callable[..., dict[str, Any]]:
+    """``video_row(clip(...), ...)``: a raw row with these videos between words, and two answers."""
+
+    def make(*videos: bytes, kind: str = "mp4") -> dict[str, Any]:
+        first: list[dict[str, Any]] = [{"type": "text", "text": "Look: "}]
+        for index in range(len(videos)):
+            first += [{"type": "video", "video": f"{index}.{kind}"}, {"type": "text", "text": f" number {index}, "}]
+        messages = [
+            {"role": "user", "content": [*first, {"type": "text", "text": "what is it?"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "A cat."}]},
+            {"role": "user", "content": [{"type": "text", "text": "Sure?"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "Yes 🙂."}]},
+        ]
+        parts = {f"{index}.{kind}": data for index, data in enumerate(videos)}
+        return {"__key__": f"row-{len(videos)}", "json": {"messages": messages}, **parts}
 
     return make

@@ -52,7 +52,6 @@ def test_places_and_media_must_agree(parts, count):
         (chat(TextPart(text="\ud800")), "no valid Unicode"),
         (chat(TextPart(text=7)), "a text is int"),
         (chat(tool_calls=({"function": "f"},)), "no function with a name"),
-        (chat(tool_calls=({"function": {"name": "f", "arguments": {"x": "\ue0009\ue001"}}},)), "private-use"),
         (dataclasses.replace(chat(), tools=({"function": {"name": "f", "x": {1, 2}}},)), "not JSON"),
         (dataclasses.replace(chat(), messages=()), "no messages"),
     ],

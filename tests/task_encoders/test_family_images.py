@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from packloom.task_encoders.family import ImageLayout, ImageRule
 from packloom.task_encoders.gemma3_images import Gemma3ImageRule
 from packloom.task_encoders.gemma4_images import Gemma4ImageRule
 from packloom.task_encoders.glm_images import glm_image_rule
+from packloom.task_encoders.image_backends import on_backend
 from packloom.task_encoders.internvl_images import InternVLImageRule
 from packloom.task_encoders.kimi_images import KimiImageRule
 from packloom.task_encoders.llava_images import LlavaImageRule
@@ -118,6 +120,26 @@ def test_sizes_are_predicted(family, whole):
         check(whole(family), height, width)
 
 
+#: multiples of patches, merged patches and tiles, and one pixel beside them
+EDGES = [(56, 56), (65, 95), (447, 449), (513, 511), (384, 383)]
+
+
+@pytest.mark.parametrize("backend", ["pil", "torchvision"])
+@pytest.mark.parametrize("family", RULES)
+def test_edges_are_predicted_on_both_backends(family, backend, whole):
+    parts, rule, _ = whole(family)
+    try:
+        images = on_backend(parts.image_processor, backend)
+    except ImportError:
+        images = None
+    if images is None:
+        pytest.skip(f"the image processor of {family} cannot be had on {backend} here")
+    other = dataclasses.replace(parts, image_processor=images)
+    for height, width in EDGES[:2] if family in (*ONE_SIZE, "smolvlm") else EDGES:
+        tensors = process(other, rule, [Image.new("RGB", (width, height), (90, 120, 150))])
+        assert rule.expected(rule.measure(height, width)) == rule.produced(tensors, 0), (height, width)
+
+
 @pytest.mark.parametrize("family", RULES)
 def test_the_tokens_of_a_photo(family, whole):
     _, rule, _ = whole(family)
@@ -162,10 +184,20 @@ def expand_ids(parts: ProcessorParts, rule: ImageRule, text: str, layouts: list[
 @pytest.mark.parametrize("family", RULES)
 def test_the_call_options_are_the_processor_classes_own(family, whole):
     _, rule, processor = whole(family)
-    own = {name: value for name, value in getattr(processor, "images_kwargs", {}).items() if name != "return_tensors"}
+    own = dict(class_options(processor))
     if family in ("pixtral", "mistral3", "ministral3"):
         own["patch_size"] = processor.patch_size * processor.spatial_merge_size  # set in its _process_images
-    assert dict(rule.call_options) == own
+    without_effect = {"return_tensors", "do_convert_rgb"}  # images are RGB when they come to the processor
+    assert {name: rule.call_options[name] for name in set(rule.call_options) - without_effect} == {
+        name: own[name] for name in set(own) - without_effect
+    }
+
+
+def class_options(processor: Any) -> dict[str, Any]:
+    """The image options of a processor's class: an attribute of it, earlier a part of its keyword type."""
+    if hasattr(processor, "images_kwargs"):
+        return dict(processor.images_kwargs)
+    return dict(processor.valid_processor_kwargs._defaults.get("images_kwargs", {}))
 
 
 @pytest.mark.parametrize("family", RULES)

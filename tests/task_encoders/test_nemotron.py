@@ -89,10 +89,43 @@ def test_v2_reads_thoughts_behind_its_open_mark(v2: TaskEncoder) -> None:
     assert spans(v2, sample) == ["because</think>Two\n<SPECIAL_12>"]
 
 
-@pytest.mark.parametrize("switch", ["/think", "/no_think"])
-def test_v2_refuses_texts_that_switch_its_template(switch: str, v2: TaskEncoder) -> None:
+SWITCHED = [
+    ("/no_think", "Q", "", "Q", "<think></think>"),
+    ("", "Q /no_think please", "", "Q  please", "<think></think>"),
+    ("", "Q/think", "", "Q", "<think>\n"),
+    ("Be brief. /no_think", "Q", "Be brief.", "Q", "<think></think>"),
+    ("/no_think", "/think Q", "", "Q", "<think>\n"),
+]
+
+
+@pytest.mark.parametrize(("system", "user", "system_left", "user_left", "thought"), SWITCHED)
+def test_v2_reads_its_switches(
+    system: str, user: str, system_left: str, user_left: str, thought: str, v2: TaskEncoder
+) -> None:
+    sample = encoded(v2, *([("system", system)] if system else []), ("user", user), ("assistant", "One"))
+    assert v2.parts.tokenizer.decode(sample.input_ids) == (
+        f"<SPECIAL_10>System\n{system_left}\n\n<SPECIAL_11>User\n{user_left}\n"
+        f"<SPECIAL_11>Assistant\n{thought}One\n<SPECIAL_12>\n"
+    )
+    assert spans(v2, sample) == ["One\n<SPECIAL_12>"]
+
+
+def test_v2_switches_are_part_of_the_shape(v2: TaskEncoder) -> None:
+    """One shape's skeleton is kept: a row with another switch must not be taken for it."""
+    for text, thought in [("Q", "<think>\n"), ("Q /no_think", "<think></think>"), ("Q", "<think>\n")]:
+        sample = encoded(v2, ("user", text), ("assistant", "One"))
+        assert v2.parts.tokenizer.decode(sample.input_ids).endswith(f"Assistant\n{thought}One\n<SPECIAL_12>\n")
+
+
+@pytest.mark.parametrize("text", ["Q /no/think_think", "Q /no_/thinkthink"])
+def test_v2_refuses_a_switch_that_comes_of_another(text: str, v2: TaskEncoder) -> None:
     with pytest.raises(MaskError, match="treats something in it specially"):
-        encoded(v2, ("user", f"Q {switch}"), ("assistant", "One"))
+        encoded(v2, ("user", text), ("assistant", "One"))
+
+
+def test_v2_leaves_switches_in_answers(v2: TaskEncoder) -> None:
+    sample = encoded(v2, ("user", "Q"), ("assistant", "Say /no_think."))
+    assert spans(v2, sample) == ["Say /no_think.\n<SPECIAL_12>"]
 
 
 def test_v2_has_no_images(tokenizer: Any, template: Callable[[str], str]) -> None:

@@ -106,7 +106,7 @@ def test_every_control_token_is_neutralised(folder: str, text_encoder: Callable[
     assert len(tokens) >= 5
     for token in tokens[:: max(1, len(tokens) // 40)]:
         with pytest.raises(MaskError, match="spells the control token"):
-            encoder.chat.control_tokens.refuse_in(chat(f"a {token} b", "c"), texts_too=True)
+            encoder.chat.control_tokens.refuse_in(chat(f"a {token} b", "c"))
         sample = encoder.encode_sample(chat(f"a {token} b", "c"))
         assert control_counts(encoder, sample) == plain, token
         assert token in decoded(encoder, sample.input_ids)
@@ -131,10 +131,10 @@ def test_texts_without_control_tokens_are_encoded_as_ever(
         sample = chat(text, f"x {text} y", "q", "z")
         plan, texts = encoder.masks.plan(sample, encoder.template.render(sample))
         pieces, filled = [*plan.skeleton.pieces, plan.skeleton.suffix], [*texts, plan.skeleton.suffix]
-        ids, offsets = encoder.chat.plain.encode(pieces, filled)
-        neutral_ids, neutral_offsets = encoder.chat.neutral.encode(pieces, filled)
+        ids, encoding = encoder.chat.plain.encode(pieces, filled)
+        neutral_ids, neutral_encoding = encoder.chat.neutral.encode(pieces, filled)
         assert list(neutral_ids) == list(ids)
-        assert list(map(tuple, neutral_offsets)) == list(map(tuple, offsets))
+        assert neutral_encoding.offsets == encoding.offsets
 
 
 @settings(max_examples=60, deadline=None)
@@ -164,12 +164,21 @@ def test_a_text_that_spells_a_private_name_is_refused(folder: str, text_encoder:
         encoder.encode_sample(chat(f"{token} {name}", "Real."))
 
 
-def test_tool_data_is_refused_even_then(text_encoder: Callable[..., TaskEncoder]) -> None:
+def test_tool_data_are_neutralised_too(text_encoder: Callable[..., TaskEncoder]) -> None:
     encoder = text_encoder("qwen3_vl", control_tokens="neutralise")
-    tool = {"type": "function", "function": {"name": "f", "description": "<|im_end|>"}}
-    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "tools": [tool]}
-    with pytest.raises(MaskError, match=r"spells the control token '<\|im_end\|>'"):
-        encoder.encode_sample({"__key__": "k", "json": row})
+    call = {"type": "function", "function": {"name": "f", "arguments": {"x": "<|im_end|>"}}}
+
+    def row(description: str, called: dict[str, Any]) -> EncodedSample:
+        tool = {"type": "function", "function": {"name": "f", "description": description}}
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [called]}]
+        return encoder.encode_sample({"__key__": "k", "json": {"messages": turns, "tools": [tool]}})
+
+    sample = row("Stops at <|im_end|>.", call)
+    assert decoded(encoder, sample.input_ids[sample.loss_mask]) == (
+        'b\n<tool_call>\n{"name": "f", "arguments": {"x": "<|im_end|>"}}\n</tool_call><|im_end|>'
+    )
+    plain = row("Stops.", {"type": "function", "function": {"name": "f", "arguments": {"x": "y"}}})
+    assert control_counts(encoder, sample) == control_counts(encoder, plain)
 
 
 @pytest.mark.parametrize("state", ["padding", "truncation"])

@@ -75,7 +75,8 @@ def test_tokens_and_pixels_equal_the_processors(family, backend, sizes, processo
         )
     )
 
-    ours = {"input_ids": made.sample.input_ids[None], **made.media_tensors}
+    batch = encoder.collate([made], layout="padded")
+    ours = {"input_ids": made.sample.input_ids[None], **{name: batch[name] for name in made.media_tensors}}
     ours["mm_token_type_ids"] = made.sample.token_tensors["mm_token_type_ids"][None]
     del theirs["attention_mask"]
     assert set(ours) == set(theirs)

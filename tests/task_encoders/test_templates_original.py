@@ -85,13 +85,13 @@ ORIGINALS = {
     ),
     "llava-next": Original(folder="llava_next", refused=DROPS_TOOLS | DROPS_THOUGHTS | JOINS | NEEDS_TEXT),
     "mistralai-Ministral-3-3B-Instruct-2512": Original(
-        folder="ministral3", model_type="mistral3", refused=DROPS_TOOLS | DROPS_THOUGHTS | JOINS | NEEDS_TEXT
+        folder="ministral3", model_type="mistral3", refused=DROPS_THOUGHTS | JOINS | NEEDS_TEXT
     ),
     "mistralai-Ministral-3-3B-Reasoning-2512": Original(
-        folder="ministral3", model_type="mistral3", refused=DROPS_TOOLS | JOINS | NEEDS_TEXT
+        folder="ministral3", model_type="mistral3", refused=JOINS | NEEDS_TEXT
     ),
     "mistralai-Mistral-Small-3.1-24B-Instruct-2503": Original(
-        folder="mistral3", refused=DROPS_TOOLS | DROPS_THOUGHTS | JOINS | NEEDS_TEXT
+        folder="mistral3", refused=DROPS_TOOLS | DROPS_THOUGHTS | JOINS
     ),
     "moonshotai-Kimi-K2.5": Original(folder="kimi_k25", refused=DROPS_THOUGHTS | READS_MARKS),
     "moonshotai-Kimi-VL-A3B-Instruct": Original(
@@ -105,7 +105,7 @@ ORIGINALS = {
         refused=READS_MARKS,
     ),
     "zai-org-GLM-4.1V-9B-Thinking": Original(folder="glm4v", refused=DROPS_TOOLS | DROPS_THOUGHTS | JOINS),
-    "zai-org-GLM-4.5V": Original(folder="glm46v", refused=DROPS_TOOLS | READS_MARKS | JOINS),
+    "zai-org-GLM-4.5V": Original(folder="glm46v", refused=READS_MARKS | JOINS),
     "zai-org-GLM-4.6V": Original(folder="glm46v", refused=READS_MARKS | JOINS),
 }
 
@@ -166,13 +166,7 @@ def test_the_case_matrix_on_text(name: str, text_encoder: Callable[[str], TaskEn
     assert forged["forged words"]["ok"] >= 3
 
 
-SYSTEM_AS_PARTS = pytest.param(
-    "OpenGVLab-InternVL3-1B",
-    marks=pytest.mark.xfail(strict=True, reason="it takes a system text as a string only, and is given parts"),
-)
-
-
-@pytest.mark.parametrize("name", [SYSTEM_AS_PARTS if "InternVL3-1B" in name else name for name in ORIGINALS])
+@pytest.mark.parametrize("name", ORIGINALS)
 def test_no_template_refuses_a_system_text(name: str, text_encoder: Callable[[str], TaskEncoder]) -> None:
     plain = next(group for group in check_masks(text_encoder(name)).groups() if group.name == "plain")
     assert plain.counts == {"ok": 6}

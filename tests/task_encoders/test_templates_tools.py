@@ -148,16 +148,11 @@ def test_dropped_schemas_are_noticed(family: str, encoder: Callable[..., TaskEnc
         trained(encoder(family), ASK, answer("Yes"), tools=[TOOL])
 
 
-LISTS = "tool results are given as parts, of which these templates print the Python list, which is refused"
-
-
-@pytest.mark.xfail(strict=True, reason=LISTS)
 def test_results_in_ministral(encoder: Callable[..., TaskEncoder]) -> None:
     spans = trained(encoder("ministral3", "mistral3"), ASK, answer("See.", call()), RESULT, answer("Sea."))
     assert spans == ['See.[TOOL_CALLS]look_up[ARGS]{"place": "Oslo"}</s>', "Sea.</s>"]
 
 
-@pytest.mark.xfail(strict=True, reason=LISTS)
 def test_results_in_glm_4_5v(encoder: Callable[..., TaskEncoder], shared_dir: Path) -> None:
     template = (shared_dir / "processors/_templates/original/zai-org-GLM-4.5V.jinja").read_text(encoding="utf-8")
     spans = trained(encoder("glm46v", template=template), ASK, answer("See.", call()), RESULT, answer("Sea."))
@@ -189,7 +184,6 @@ NAMES_ONLY = (
 )
 
 
-@pytest.mark.xfail(strict=True, reason="only texts inside an object of arguments are marked and looked for")
 @pytest.mark.parametrize("arguments", [{"x": 3}, {"x": [True, None]}, "x=3"], ids=str)
 def test_dropped_arguments_of_any_kind_are_noticed(arguments: Any, encoder: Callable[..., TaskEncoder]) -> None:
     one = {"type": "function", "function": {"name": "look_up", "arguments": arguments}}
@@ -197,22 +191,17 @@ def test_dropped_arguments_of_any_kind_are_noticed(arguments: Any, encoder: Call
         trained(encoder("qwen3_vl", template=NAMES_ONLY), ASK, answer("See.", one))
 
 
-@pytest.mark.xfail(strict=True, reason="of a tool's schema only the name is looked for")
 def test_a_schema_cut_down_to_its_name_is_noticed(encoder: Callable[..., TaskEncoder]) -> None:
     with pytest.raises(SampleError):
         trained(encoder("qwen3_vl", template=NAMES_ONLY), ASK, answer("Yes"), tools=[TOOL])
 
 
-@pytest.mark.xfail(
-    strict=True, reason="marks for tool data are looked for beside texts that may hold the same characters"
-)
 def test_a_text_cannot_stand_in_for_a_dropped_call(encoder: Callable[..., TaskEncoder]) -> None:
     spelled = {"role": "user", "content": "".join(f"\ue000{number}\ue001" for number in range(9))}
     with pytest.raises(SampleError):
         trained(encoder("qwen2_5_vl"), spelled, answer("See.", call()))
 
 
-@pytest.mark.xfail(strict=True, reason="headers are looked for in tool data as JSON, where a line end is spelled out")
 def test_arguments_cannot_open_a_span_with_a_header_of_two_lines(encoder: Callable[..., TaskEncoder]) -> None:
     template = (
         "{% for m in messages %}{% if m.role == 'assistant' %}### Answer by:\nBot\n"

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, cast
 
-import numpy as np
 import torch
 from typing_extensions import Unpack
 
 from packloom.collates.collate import collate
+from packloom.collates.dummy_media import DummyMedia, check_dummy_media
 from packloom.config import SampleConfig, SampleSettings, sample_config
+from packloom.config_video import VideoConfig
 from packloom.errors import CapabilityError, ConfigError, CookError, MaskError, ProcessorError, SampleError
+from packloom.pixels import expand_pixels as expanded
 from packloom.task_encoders import prompt
 from packloom.task_encoders.chat_checks import check_chat
 from packloom.task_encoders.chat_encoder import ChatEncoder
 from packloom.task_encoders.cookers import Cooker, cook
-from packloom.task_encoders.family import Family, ImageRule
+from packloom.task_encoders.dummy import dummy_row
+from packloom.task_encoders.family import Family, ImageRule, VideoRule
 from packloom.task_encoders.limits import fit_length
 from packloom.task_encoders.media import ImageLoader
+from packloom.task_encoders.media_choice import choose_media
+from packloom.task_encoders.media_loader import MediaLoader
 from packloom.task_encoders.processors import ProcessorParts, load_parts, parts_of
 from packloom.task_encoders.registry import find_encoder
+from packloom.task_encoders.training_template import with_training_template
+from packloom.task_encoders.videos import VideoLoader
 from packloom.types import Batch, ChatSample, EncodedSample, LabelShift, Layout, RawSample, Row
 
 
@@ -32,17 +41,30 @@ class TaskEncoder:
     then work as they are. Encoders are immutable, picklable, and safe to share between threads and worker processes.
     """
 
-    family: ClassVar[Family]
+    family: Family  # declared by the class; an instance may know more of its processor, see ``settle``
 
     def __init__(self, parts: ProcessorParts, *, config: SampleConfig | None = None, cooker: Cooker = cook) -> None:
         """Raises ConfigError for settings that this processor cannot honour, ProcessorError for a wrong processor."""
         self.config = config or SampleConfig()
         self.cooker = cooker
-        self.parts = _with_bounds(parts, self.family, self.config)
-        self.image_rule = _image_rule(self.parts, self.family)
-        self.images = ImageLoader(parts=self.parts, rule=self.image_rule)
-        self.images.prove_geometry(probe_upper_bound=self.config.max_pixels is not None)
-        self.chat = ChatEncoder(self.parts, family=self.family, config=self.config, image_rule=self.image_rule)
+        parts, self.family = self.settle(parts)
+        bounded = _with_bounds(parts, self.family, self.config)
+        self.image_rule = _image_rule(bounded, self.family)
+        self.parts, fast = choose_media(bounded, self.image_rule, self.config, self.family.media_joins)
+        exact = ImageLoader(parts=self.parts, rule=self.image_rule)
+        exact.prove_geometry(probe_upper_bound=self.config.max_pixels is not None)
+        self.images = replace(exact, fast=fast)
+        self.video_rule = _video_rule(self.parts, self.family, self.config)
+        self.media_loader = MediaLoader(
+            images=self.images, videos=VideoLoader(name=self.parts.name, rule=self.video_rule)
+        )
+        self.chat = ChatEncoder(
+            self.parts,
+            family=self.family,
+            config=self.config,
+            image_rule=self.image_rule,
+            video_rule=self.video_rule,
+        )
         self.template, self.masks = self.chat.template, self.chat.masks
         self.media_id, self.media_ids = self.chat.media_id, self.chat.media_ids
 
@@ -64,7 +86,7 @@ class TaskEncoder:
         is no such processor or family, ConfigError for settings that cannot work.
         """
         config = sample_config(settings)
-        parts = load_parts(name_or_path, chat_template=chat_template)
+        parts = _named(load_parts(name_or_path, chat_template=chat_template), model_type)
         return cls._choose(parts, model_type)(parts, config=config, cooker=cooker)
 
     @classmethod
@@ -79,7 +101,7 @@ class TaskEncoder:
     ) -> TaskEncoder:
         """The encoder for a processor, or a plain tokenizer, that is already loaded; else as ``from_pretrained``."""
         config = sample_config(settings)
-        parts = parts_of(processor, chat_template=chat_template)
+        parts = _named(parts_of(processor, chat_template=chat_template), model_type)
         return cls._choose(parts, model_type)(parts, config=config, cooker=cooker)
 
     @classmethod
@@ -92,9 +114,13 @@ class TaskEncoder:
             processor_class=None
             if model_type
             else parts.processor_class,  # a type that was asked for is not guessed at
-            name=parts.name,
             text_only=parts.image_processor is None,
         )
+
+    @classmethod
+    def settle(cls, parts: ProcessorParts) -> tuple[ProcessorParts, Family]:
+        """The parts and the family's facts for this very processor; a subclass may read facts off the parts."""
+        return with_training_template(replace(parts, processor=None), cls.family), cls.family
 
     @property
     def max_length(self) -> int | None:
@@ -107,6 +133,11 @@ class TaskEncoder:
         tokenizer = self.parts.tokenizer
         candidates = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
         return int(next(index for index in candidates if index is not None))
+
+    @cached_property
+    def dummy(self) -> Row:
+        """The smallest medium that the processor makes, without labels; CapabilityError without images."""
+        return dummy_row(self, family=self.family.name, has_images=self.image_rule is not None)
 
     def encode_sample(self, raw: RawSample | ChatSample) -> EncodedSample:
         """Cook, render, tokenise, mask and measure one sample; its media stay compressed.
@@ -125,9 +156,9 @@ class TaskEncoder:
         Raises SampleError, with the sample's key, if a medium is damaged or came out other than predicted.
         """
         rows = []
-        for sample in samples:
+        for sample, room in zip(samples, self.media_loader.rooms(samples), strict=True):
             try:
-                rows.append(Row(sample=sample, media_tensors=self.images.load(sample.media)))
+                rows.append(Row(sample=sample, media_tensors=self.media_loader.load(sample.media, room)))
             except SampleError as error:
                 raise error.with_key(sample.key) from error
         return rows
@@ -141,17 +172,26 @@ class TaskEncoder:
         pad_to_multiple_of: int = 1,
         segment_multiple: int = 1,
         length: int | None = None,
+        expand_pixels: bool = True,
+        dummy_media: DummyMedia = "off",
     ) -> Batch:
         """Put rows into one batch, see ``docs/architecture.md``; ``length`` fixes T or S.
 
+        ``expand_pixels=False`` leaves pixels as bytes where the fast path made them so, with ``pixel_table`` and
+        ``pixel_frames`` for ``packloom.pixels.expand_pixels``; ``models.route`` calls it on the model's device.
+
+        ``dummy_media="per_batch"`` gives a batch without media the encoder's ``dummy``, for towers that must run on
+        every rank.
+
         Raises BatchError, and CapabilityError for a packed layout where a plain model would mix the samples.
         """
+        check_dummy_media(dummy_media)
         if layout == "packed" and self.family.packing_leak:
             raise CapabilityError(
                 f"rows of the family {self.family.name} cannot be packed: {self.family.packing_leak}."
                 " Use layout='padded', or a subclass whose family clears packing_leak if your model handles it"
             )
-        return collate(
+        batch = collate(
             rows,
             layout=layout,
             label_shift=label_shift,
@@ -160,7 +200,12 @@ class TaskEncoder:
             segment_multiple=segment_multiple,
             length=length,
             media_joins=self.family.media_joins,
+            dummy=self.dummy if dummy_media == "per_batch" else None,
         )
+        if self.images.fast is None or "pixel_values" not in batch:
+            return batch
+        batch["pixel_table"], batch["pixel_frames"] = self.images.fast.table, self.images.fast.frames
+        return cast(Batch, expanded(batch)) if expand_pixels else batch
 
     def collate_fn(
         self, raws: Sequence[RawSample | ChatSample], *, layout: Layout = "padded", label_shift: LabelShift = "none"
@@ -186,7 +231,7 @@ class TaskEncoder:
 
     def _encode(self, chat: ChatSample) -> EncodedSample:
         chat = self.chat.prepare(check_chat(chat))
-        media = self.images.measure(chat.media, self.config.limits)
+        media = self.media_loader.measure(chat.media, self.config.limits)
         layouts = [layout for _, layout in media]
         compact, mask = self.chat.tokenise(chat, layouts)
         if not mask.any():
@@ -200,9 +245,7 @@ class TaskEncoder:
             source=chat.source,
             input_ids=torch.from_numpy(compact.expand(compact.ids)),
             loss_mask=torch.from_numpy(compact.expand(mask)),
-            position_ids=torch.from_numpy(
-                self.family.positions(compact.num_tokens, prompt.media_blocks(compact, self.media_id, layouts))
-            ),
+            position_ids=torch.from_numpy(self.family.positions(compact.num_tokens, prompt.media_blocks(compact))),
             token_tensors=self._token_tensors(compact),
             media=tuple(encoded for encoded, _ in media),
         )
@@ -211,8 +254,11 @@ class TaskEncoder:
     def _token_tensors(self, compact: prompt.Prompt) -> dict[str, torch.Tensor]:
         if self.family.token_types is None:
             return {}
-        types = (compact.ids == self.media_id).astype(np.int64)
-        return {self.family.token_types: torch.from_numpy(compact.expand(types))}
+        return {self.family.token_types: torch.from_numpy(compact.expand(prompt.media_types(compact)))}
+
+
+def _named(parts: ProcessorParts, model_type: str | None) -> ProcessorParts:
+    return replace(parts, model_type=model_type) if model_type else parts
 
 
 def _image_rule(parts: ProcessorParts, family: Family) -> ImageRule | None:
@@ -225,6 +271,22 @@ def _image_rule(parts: ProcessorParts, family: Family) -> ImageRule | None:
             f"{parts.name}: its image processor, {type(parts.image_processor).__name__}, is not of the family"
             f" {family.name} ({error}): pass the right model_type"
         ) from error
+
+
+def _video_rule(parts: ProcessorParts, family: Family, config: SampleConfig) -> VideoRule | None:
+    """None where videos cannot be taken; an error only where the settings ask for them."""
+    refusal = f"encoders of the family {family.name} take no videos yet"
+    if parts.image_processor is not None and family.video_rule is not None:
+        if parts.video_settings is not None:
+            try:
+                return family.video_rule(parts, config.video)
+            except CapabilityError as error:
+                refusal = str(error)
+        else:
+            refusal = "the processor has no settings of a video processor"
+    if config.video != VideoConfig():
+        raise CapabilityError(f"{parts.name}: video settings were given, but {refusal}")
+    return None
 
 
 def _with_bounds(parts: ProcessorParts, family: Family, config: SampleConfig) -> ProcessorParts:

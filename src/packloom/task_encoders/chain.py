@@ -13,7 +13,7 @@ import numpy as np
 
 from packloom.errors import CookError, MaskError, ProcessorError
 from packloom.task_encoders.family import Boundary, Family
-from packloom.task_encoders.skeleton import Skeleton, Slot, render_skeleton
+from packloom.task_encoders.skeleton import Placeholders, Skeleton, Slot, render_skeleton
 from packloom.task_encoders.span_methods import GenerationTags, SpanMethod, TokenSearch
 from packloom.task_encoders.template import ChatTemplate
 from packloom.types import ChatSample, MediaPart, Message, Role, TextPart
@@ -25,16 +25,15 @@ SelfTest = Callable[[SpanMethod, ChatSample], np.ndarray]
 
 
 def choose_method(
-    template: ChatTemplate, family: Family, *, placeholder: str | None, special_tokens: Sequence[str], test: SelfTest
+    template: ChatTemplate, family: Family, *, placeholders: Placeholders, special_tokens: Sequence[str], test: SelfTest
 ) -> SpanMethod:
     """The first method of the chain that passes ``test`` on probe conversations; raises ProcessorError.
 
-    ``placeholder`` is what the template prints for one image, None for a text-only encoder. ``special_tokens`` are
-    the tokenizer's, among which terminators are looked for.
+    ``special_tokens`` are the tokenizer's, among which terminators are looked for.
     """
     reasons: list[str] = []
-    tried = probes(with_image=placeholder is not None)
-    candidates = _candidates(template, family, placeholder, special_tokens)
+    tried = probes(with_image="image" in placeholders)
+    candidates = _candidates(template, family, placeholders, special_tokens)
     for number, (name, build) in enumerate(candidates):
         try:
             method = build()
@@ -72,7 +71,7 @@ def _compare_tags(
 
 
 def _candidates(
-    template: ChatTemplate, family: Family, placeholder: str | None, special_tokens: Sequence[str]
+    template: ChatTemplate, family: Family, placeholders: Placeholders, special_tokens: Sequence[str]
 ) -> list[tuple[str, Callable[[], SpanMethod]]]:
     thought_end = family.thinking.close
     declared = tuple(sorted({end for boundary in family.boundaries for end in boundary.ends}))
@@ -83,7 +82,7 @@ def _candidates(
                 "generation tags",
                 lambda: GenerationTags(
                     template=template,
-                    placeholder=placeholder,
+                    placeholders=placeholders,
                     ends=declared or tuple(special_tokens),
                     prompt_prefixes=family.prompt_prefixes,
                     thought_end=thought_end,
@@ -137,7 +136,7 @@ def infer_boundary(template: ChatTemplate, family: Family, special_tokens: Seque
     text that stands before every answer. The terminator is the first special token behind every answer.
     """
     [probe] = probes(with_image=False)
-    skeleton = render_skeleton(template, probe, placeholder=None)
+    skeleton = render_skeleton(template, probe, placeholders={})
     before, behind = _around_answers(skeleton)
     tokens = [token for token in special_tokens if all(token in text for text in behind)]
     end = min(tokens, key=lambda token: (behind[-1].index(token), -len(token)), default="")

@@ -10,8 +10,8 @@ from typing import Any
 from packloom.errors import ConfigError, CookError
 from packloom.types import ChatSample, MediaPart, Message, TextPart
 
-#: Private-use characters that stand for texts while a template's own writing is looked for.
-MARKS = ("\ue000", "\ue001")
+#: Tool data nested deeper are no use to a model, and an attack on whoever walks through them.
+_DEEPEST = 64
 
 
 def check_chat(chat: object) -> ChatSample:
@@ -23,18 +23,15 @@ def check_chat(chat: object) -> ChatSample:
     for text in _texts(chat):
         _check_unicode(text)
     for data in _tool_data(chat):
-        if any(mark in data for mark in MARKS):
-            raise CookError(
-                "tool data or a name holds the private-use characters U+E000 or U+E001", code="cook.private_use"
-            )
+        _check_unicode(data)
     return _in_order(chat)
 
 
 def function_of(item: Mapping[str, Any]) -> Mapping[str, Any]:
     """The function of a tool or of a call: under ``function``, or the item itself. Raises CookError."""
-    function = item.get("function", item)
+    function = item.get("function", item) if isinstance(item, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
-        raise CookError(f"a tool or a call has no function with a name: {dict(item)!r:.120}", code="cook.tools")
+        raise CookError(f"a tool or a call has no function with a name: {item!r:.120}", code="cook.tools")
     return function
 
 
@@ -56,12 +53,24 @@ def _check_unicode(text: str) -> None:
 def _tool_data(chat: ChatSample) -> Iterator[str]:
     for item in (*chat.tools, *(call for message in chat.messages for call in message.tool_calls)):
         function_of(item)
+        _check_plain(item, _DEEPEST)
         try:
             yield json.dumps(dict(item), ensure_ascii=False)
         except (TypeError, ValueError) as error:
             raise CookError(f"tool data are not JSON: {error}", code="cook.tools") from error
-    for message in chat.messages:
-        yield from (text for text in (message.name, message.tool_call_id) if text is not None)
+
+
+def _check_plain(value: object, depth: int) -> None:
+    if not depth:
+        raise CookError(f"tool data are nested more than {_DEEPEST} deep", code="cook.tools")
+    if isinstance(value, Mapping):
+        if any(not isinstance(key, str) for key in value):
+            raise CookError(f"tool data are not JSON: keys must be strings, got {list(value)!r:.80}", code="cook.tools")
+        for item in value.values():
+            _check_plain(item, depth - 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _check_plain(item, depth - 1)
 
 
 def _in_order(chat: ChatSample) -> ChatSample:

@@ -10,25 +10,33 @@ from packloom.config import SampleConfig
 from packloom.errors import MaskError, ProcessorError
 from packloom.task_encoders.chain import choose_method
 from packloom.task_encoders.control_tokens import ControlTokens
-from packloom.task_encoders.family import Family, ImageLayout, ImageRule
+from packloom.task_encoders.family import Family, ImageLayout, ImageRule, VideoRule
 from packloom.task_encoders.masking import AssistantMasks
 from packloom.task_encoders.neutral import NeutralTokenizer
+from packloom.task_encoders.plain import PlainTokenizer
 from packloom.task_encoders.processors import ProcessorParts
-from packloom.task_encoders.prompt import PlainTokenizer, Prompt, build_prompt, prove_origin
+from packloom.task_encoders.prompt import Prompt, build_prompt, id_table, prove_origin
 from packloom.task_encoders.span_methods import SpanMethod
+from packloom.task_encoders.switches import split_switches
 from packloom.task_encoders.template import ChatTemplate, ContentForm, fold_system, has_media
 from packloom.task_encoders.thinking import renders_reasoning, settle_reasoning
-from packloom.types import ChatSample
+from packloom.types import ChatSample, MediaKind
 
 
 class ChatEncoder:
     """The text side of an encoder: one tokenizer and chat template with one family's facts and settings.
 
-    ``image_rule`` is None for text-only encoders.
+    ``image_rule`` is None for text-only encoders, ``video_rule`` for those that take no videos.
     """
 
     def __init__(
-        self, parts: ProcessorParts, *, family: Family, config: SampleConfig, image_rule: ImageRule | None
+        self,
+        parts: ProcessorParts,
+        *,
+        family: Family,
+        config: SampleConfig,
+        image_rule: ImageRule | None,
+        video_rule: VideoRule | None = None,
     ) -> None:
         """Raises ProcessorError for a template whose turns cannot be told, or a tokenizer of another family."""
         self.parts = parts
@@ -36,9 +44,13 @@ class ChatEncoder:
         self.config = config
         self.image_rule = image_rule
         self.control_tokens = ControlTokens.of(parts, family)
-        self.media_id = self.token_id(image_rule.token) if image_rule else None
+        rules: dict[MediaKind, ImageRule | VideoRule | None] = {"image": image_rule, "video": video_rule}
+        self._placeholders = {kind: rule.placeholder for kind, rule in rules.items() if rule is not None}
+        self.run_ids = {kind: self.token_id(rule.token) for kind, rule in rules.items() if rule is not None}
+        self.media_id = self.run_ids.get("image")
         media_tokens = family.media_tokens if image_rule else ()
         self.media_ids = np.array([self.token_id(token) for token in media_tokens], dtype=np.int64)
+        self._control = id_table(self.control_tokens.ids)
         self.plain = PlainTokenizer(parts.tokenizer)
         self.neutral = NeutralTokenizer(parts.tokenizer, self.control_tokens.texts)
         self.template, self.masks = self._understand_template()
@@ -48,8 +60,10 @@ class ChatEncoder:
         """The conversation as the template is to see it; raises MaskError for texts that spell control tokens."""
         if self.family.system_in_last_user:
             chat = fold_system(chat)
+        chat = split_switches(chat, self.family.switches)
         chat = settle_reasoning(chat, self.family.thinking, self.config.thinking, rendered=self.renders_reasoning)
-        self.control_tokens.refuse_in(chat, texts_too=self.config.control_tokens == "refuse")
+        if self.config.control_tokens == "refuse":
+            self.control_tokens.refuse_in(chat)
         return chat
 
     def tokenise(self, chat: ChatSample, layouts: Sequence[ImageLayout]) -> tuple[Prompt, np.ndarray]:
@@ -72,9 +86,12 @@ class ChatEncoder:
         plan, texts = masks.plan(chat, template.render(chat))
         spelled = self.config.control_tokens == "neutralise" and self.control_tokens.in_texts(chat) is not None
         encode = self.neutral.encode if spelled else self.plain.encode
-        compact = build_prompt(encode, plan.skeleton, texts, layouts, self.media_id)
-        prove_origin(compact, plan.skeleton, self.control_tokens.ids)
-        return compact, masks.mask(compact, plan, chat) & ~np.isin(compact.ids, self.media_ids)
+        compact = build_prompt(encode, plan.skeleton, texts, layouts, media_ids=self.run_ids, control=self._control)
+        prove_origin(compact, plan.skeleton)
+        mask = masks.mask(compact, plan, chat)
+        for media_id in self.media_ids:
+            mask &= compact.ids != media_id
+        return compact, mask
 
     def _understand_template(self) -> tuple[ChatTemplate, AssistantMasks]:
         """The form of content in which the template shows everything, and how its assistant turns are found."""
@@ -101,7 +118,7 @@ class ChatEncoder:
         return choose_method(
             template,
             self.family,
-            placeholder=self._placeholder,
+            placeholders=self._placeholders,
             special_tokens=sorted(self.control_tokens.texts),
             test=test,
         )
@@ -110,13 +127,9 @@ class ChatEncoder:
         return AssistantMasks(
             method=method,
             template=template,
-            placeholder=self._placeholder,
+            placeholders=self._placeholders,
             terminators={end: self.token_id(end) for end in method.ends},
             media_ids=self.media_ids,
             final_end=self.family.final_end,
             config=self.config,
         )
-
-    @property
-    def _placeholder(self) -> str | None:
-        return self.image_rule.placeholder if self.image_rule else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ from packloom.errors import MaskError
 from packloom.task_encoders.family import Family
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.task_encoders.template import contiguous_texts
+from packloom.task_encoders.tool_data import leaves_of
 from packloom.types import ChatSample
 
 
@@ -41,24 +41,19 @@ class ControlTokens:
         )
 
     def in_texts(self, chat: ChatSample) -> str | None:
-        """The first control token that a message's text or reasoning spells, if any."""
+        """The first control token that a message's text or reasoning, or a leaf of the tool data, spells, if any."""
         for message in chat.messages:
             for text in (*contiguous_texts(message), message.reasoning or ""):
                 if found := self.pattern.search(text):
                     return found.group()
+        for leaf in leaves_of(chat):
+            if isinstance(leaf.value, str) and (found := self.pattern.search(leaf.value)):
+                return found.group()
         return None
 
-    def in_tool_data(self, chat: ChatSample) -> str | None:
-        """The first control token that a tool's schema, call or name spells, if any."""
-        items = [*chat.tools, *(call for message in chat.messages for call in message.tool_calls)]
-        data = [json.dumps(dict(item), ensure_ascii=False) for item in items]
-        data += [text for m in chat.messages for text in (m.name, m.tool_call_id) if text]
-        found = self.pattern.search("\n".join(data)) if data else None
-        return found.group() if found else None
-
-    def refuse_in(self, chat: ChatSample, *, texts_too: bool) -> None:
-        """Raise MaskError if the sample's tool data, or its texts too, spell a control token."""
-        token = self.in_tool_data(chat) or (self.in_texts(chat) if texts_too else None)
+    def refuse_in(self, chat: ChatSample) -> None:
+        """Raise MaskError if the sample's texts or tool data spell a control token."""
+        token = self.in_texts(chat)
         if token is not None:
             raise MaskError(
                 f"a text of the sample spells the control token {token!r}, which only the chat template may write",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from packloom.errors import CookError
 from packloom.task_encoders.cook_messages import KINDS, MediaRef, Turn, media_ref
-from packloom.types import Media, MediaKind, MediaPart, Message, Part, RawSample
+from packloom.types import Media, MediaFinder, MediaKind, MediaPart, Message, Part, RawSample
 
 _EXTENSIONS: Mapping[MediaKind, str] = {
     "image": "jpg jpeg jpe jfif png apng webp gif bmp dib tif tiff avif heic heif jp2 jxl ppm pgm pbm pnm tga",
@@ -24,10 +24,14 @@ _DATA_URI = re.compile(r"data:(\w+)/([\w.+-]+);base64,", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MediaShelf:
-    """The parts of one raw sample, found by name; names are compared in lower case and never reach the file system."""
+    """The parts of one raw sample, found by name; names are compared in lower case and never reach the file system.
+
+    A name that begins with the alias of an aux dataset (``media/000123.0.jpg``) means that dataset and nothing else.
+    """
 
     key: str
     parts: Mapping[str, Any]  # lower-cased part name → what the sample holds, all but json and txt
+    aux: MediaFinder | None = None
 
     @classmethod
     def of(cls, key: str, raw: RawSample) -> MediaShelf:
@@ -40,11 +44,17 @@ class MediaShelf:
             if lowered in parts:
                 raise CookError(f"two parts are both named {lowered!r} in lower case", code="cook.media_name")
             parts[lowered] = value
-        return cls(key=key, parts=parts)
+        return cls(key=key, parts=parts, aux=raw.get("__aux__"))
 
     def names(self, kind: MediaKind) -> list[str]:
         """The files of a kind in natural order: ``2.jpg`` before ``10.jpg``."""
         return sorted((name for name in self.parts if _kind_of(name) == kind), key=_natural)
+
+    def without(self, names: Iterable[str]) -> MediaShelf:
+        """The shelf without these parts."""
+        gone = set(names)
+        left = {name: value for name, value in self.parts.items() if name not in gone}
+        return replace(self, parts=left) if gone else self
 
     def find(self, name: str) -> str | None:
         """The part that ``name`` stands for: a part's name, or a path to it, or a path to ``<key>.<part>``."""
@@ -59,9 +69,17 @@ class MediaShelf:
         if not isinstance(value, (bytes, bytearray, memoryview)):
             reason = f"part {name!r} is {type(value).__name__}, not compressed bytes"
             raise CookError(reason, code="cook.media_bytes", hint="read shards without decoding them")
-        if (known := _kind_of(name)) not in (kind, None):
-            raise CookError(f"part {name!r} stands where a {kind} is needed, but is {known}", code="cook.media_name")
+        _check_kind(name, kind)
         return Media(kind=kind, name=name, data=bytes(value))
+
+    def is_aux(self, name: str) -> bool:
+        """Whether the name is one of an aux dataset."""
+        return self.aux is not None and self.aux.claims(name)
+
+
+def _check_kind(name: str, kind: MediaKind) -> None:
+    if (known := _kind_of(name.lower())) not in (kind, None):
+        raise CookError(f"part {name!r} stands where a {kind} is needed, but is {known}", code="cook.media_name")
 
 
 def listed_media(row: Mapping[str, Any], kind: MediaKind) -> list[MediaRef]:
@@ -83,7 +101,12 @@ def bind_media(
 ) -> tuple[tuple[Message, ...], tuple[Media, ...]]:
     """Messages whose parts count into the media, in the order of their places. Every file is used, or CookError."""
     refs = [part for turn in turns for part in turn.parts if isinstance(part, MediaRef)]
-    bound = {kind: iter(_bind_kind(kind, [ref for ref in refs if ref.kind == kind], shelf, listed)) for kind in KINDS}
+    clips = {id(ref): _load_frames(ref, shelf) for ref in refs if ref.frames}
+    rest = shelf.without(frame.name for clip in clips.values() for frame in clip.frames)
+    bound = {
+        kind: iter(_bind_kind(kind, [ref for ref in refs if ref.kind == kind and not ref.frames], rest, listed))
+        for kind in KINDS
+    }
     media: list[Media] = []
     messages = []
     for turn in turns:
@@ -91,11 +114,23 @@ def bind_media(
         for part in turn.parts:
             if isinstance(part, MediaRef):
                 parts.append(MediaPart(kind=part.kind, index=len(media)))
-                media.append(next(bound[part.kind]))
+                media.append(clips[id(part)] if part.frames else next(bound[part.kind]))
             else:
                 parts.append(part)
         messages.append(_message(turn, tuple(parts)))
     return tuple(messages), tuple(media)
+
+
+def _load_frames(ref: MediaRef, shelf: MediaShelf) -> Media:
+    """A video of frames that are parts of the sample; raises CookError for one that is not."""
+    frames = []
+    for name in ref.frames:
+        part = shelf.find(name)
+        if part is None:
+            hint = "frames of a video must be parts of its own sample"
+            raise CookError(f"no part of the sample is named {name!r:.120}, a frame", code="cook.media_name", hint=hint)
+        frames.append(shelf.load(part, "image"))
+    return Media(kind="video", name=ref.frames[0], data=b"", frames=tuple(frames), fps=ref.fps)
 
 
 def _message(turn: Turn, parts: tuple[Part, ...]) -> Message:
@@ -139,7 +174,7 @@ def _bind_kind(
 
 def _resolve_list(names: list[str], files: list[str], shelf: MediaShelf, kind: MediaKind) -> list[str]:
     """A row's list as names of files. Names from before the row was sharded stand for its numbered files in order."""
-    found = [name for name in names if _DATA_URI.match(name) or shelf.find(name)]
+    found = [name for name in names if _DATA_URI.match(name) or shelf.is_aux(name) or shelf.find(name)]
     numbered = len(files) == 1 or all(name.split(".")[0].isdigit() for name in files)
     if found or len(names) != len(files) or not numbered:
         return names
@@ -149,6 +184,9 @@ def _resolve_list(names: list[str], files: list[str], shelf: MediaShelf, kind: M
 def _fetch(name: str, kind: MediaKind, shelf: MediaShelf, counts: str, *, equal: bool) -> Media:
     if match := _DATA_URI.match(name):
         return _decode_uri(name, match, kind)
+    if shelf.aux is not None and shelf.aux.claims(name):
+        _check_kind(name, kind)
+        return shelf.aux.find(name, kind)
     part = shelf.find(name)
     if part is None:
         hint = "urls are not fetched: store the bytes as a part" if "://" in name else "store it as a part"

@@ -42,6 +42,8 @@ class MediaRef:
 
     kind: MediaKind
     name: str | None = None
+    frames: tuple[str, ...] = ()  # of a video that lies in the sample as images, in order
+    fps: float | None = None  # of these frames
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,7 +159,28 @@ def _read_part(part: object, where: str) -> TextPart | MediaRef:
     others = [name for name, value in payloads.items() if name not in own and value != ""]
     if others or len(own) > 1:
         raise CookError(f"{where} is of type {kind!r}, but also has {', '.join(others or own)}", code="cook.part")
-    return media_ref(next(iter(own.values()), None), medium, where)
+    value = next(iter(own.values()), None)
+    if medium == "video" and isinstance(value, list):
+        return _frame_list(value, part, where)
+    return media_ref(value, medium, where)
+
+
+#: How many of the listed frames are shown in a second, as qwen-vl-utils and others call it.
+_RATE_KEYS = ("fps", "sample_fps")
+
+
+def _frame_list(value: list[object], part: Mapping[str, Any], where: str) -> MediaRef:
+    if not value or not all(isinstance(name, str) and name for name in value):
+        raise CookError(f"{where} must list the names of a video's frames, got {value!r:.80}", code="cook.part")
+    rates = {name: part[name] for name in _RATE_KEYS if part.get(name) is not None}
+    for name, rate in rates.items():
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < float("inf"):
+            raise CookError(f"{name} of {where} must be a positive number, got {rate!r:.40}", code="cook.part")
+    if len(set(rates.values())) > 1:
+        raise CookError(f"{where} has different values under {' and '.join(rates)}", code="cook.part")
+    rate = next(iter(rates.values()), None)
+    names = tuple(str(name) for name in value)
+    return MediaRef(kind="video", name=names[0], frames=names, fps=None if rate is None else float(rate))
 
 
 def media_ref(value: object, kind: MediaKind, where: str) -> MediaRef:

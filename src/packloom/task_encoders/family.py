@@ -9,7 +9,10 @@ from typing import Any, Literal, Protocol
 from numpy import ndarray
 from torch import Tensor
 
+from packloom.config_video import VideoConfig
 from packloom.task_encoders.processors import ProcessorParts
+from packloom.task_encoders.video import Clip
+from packloom.types import Frames, MediaKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +40,22 @@ class Thinking:
 THINK = Thinking(open="<think>", close="</think>")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TemplateEdit:
+    """A change that makes a chat template write the reasoning of every turn; ``old`` must stand in it once."""
+
+    old: str
+    new: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageLayout:
-    """What one image becomes in the prompt.
+    """What one image, or one video, becomes in the prompt.
 
     ``text`` replaces the template's placeholder before tokenising; in it the k-th media token stands for a run of
     ``runs[k]`` tokens. ``grid_thw`` is (t, h, w) in vision patches, for families that use grids.
+
+    For mRoPE ``token_grid`` is the grid of the first run; with ``per_run`` that of each run, one frame after another.
     """
 
     text: str
@@ -50,6 +63,10 @@ class ImageLayout:
     num_patches: int
     grid_thw: tuple[int, int, int] | None = None
     token_grid: tuple[int, int, int] | None = None  # (t, h, w) in tokens, for mRoPE positions
+    per_run: bool = False
+    kind: MediaKind = "image"
+    time_step: float = 1.0  # of the positions of a video's temporal patches
+    advance: int | None = None  # positions that a run takes up; None: up to the largest one in it
 
 
 class ImageRule(Protocol):
@@ -96,12 +113,57 @@ class ImageRule(Protocol):
         ...
 
 
+class VideoRule(Protocol):
+    """The frames and the geometry of one processor's videos, known from a clip's frame times and size alone."""
+
+    @property
+    def placeholder(self) -> str:
+        """What the template prints for one video, and the layout's text replaces."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """The media token that is repeated; it may be the one for images."""
+        ...
+
+    @property
+    def model_keys(self) -> tuple[str, ...]:
+        """The tensors that the model reads."""
+        ...
+
+    def sample(self, clip: Clip) -> Frames:
+        """Which frames of the clip the model is given."""
+        ...
+
+    def measure(self, name: str, height: int, width: int, frames: Frames) -> ImageLayout:
+        """The layout of these frames of this size; raises MediaError if the family refuses them."""
+        ...
+
+    def shrink(self, frame: ndarray, num_frames: int) -> ndarray:
+        """One of so many frames, [H, W, 3] uint8, resized as ``process`` takes it: [C, h, w] uint8."""
+        ...
+
+    def process(self, planes: ndarray, frames: Frames) -> dict[str, Tensor]:
+        """``model_keys`` of one video; ``planes`` are its frames, [F, C, h, w] uint8."""
+        ...
+
+    def produced(self, tensors: dict[str, Tensor]) -> object:
+        """What was really made of the video, comparable with ``expected``."""
+        ...
+
+    def expected(self, layout: ImageLayout) -> object:
+        """What ``produced`` must be for this layout."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MediaBlock:
-    """A run of media tokens in a sample: where it starts and its grid in merged tokens (t, h, w)."""
+    """A run of media tokens in a sample: where it starts, its grid in merged tokens (t, h, w), and see ImageLayout."""
 
     start: int
     grid: tuple[int, int, int]
+    time_step: float = 1.0
+    advance: int | None = None
 
 
 #: (parts, min_pixels, max_pixels) → parts whose image processor obeys the bounds; None keeps its own
@@ -119,6 +181,7 @@ class Family:
     boundaries: tuple[Boundary, ...]
     positions: PositionRule
     image_rule: Callable[[ProcessorParts], ImageRule] | None = None
+    video_rule: Callable[[ProcessorParts, VideoConfig], VideoRule] | None = None
     pixel_bounds: PixelBounds | None = None  # None: this family's images have a fixed size
     media_tokens: tuple[str, ...] = ()  # never trained on, wherever they stand
     prompt_prefixes: tuple[str, ...] = ()  # behind the header, supplied by inference: e.g. an empty thought
@@ -129,7 +192,11 @@ class Family:
     content: Literal["parts", "string", "string_without_media"] = (
         "parts"  # the form of message content that the template renders in full
     )
-    token_types: str | None = None  # the per-token tensor that marks image tokens with 1, e.g. "mm_token_type_ids"
+    token_types: str | None = (
+        None  # the per-token tensor that marks image tokens with 1, those of videos with 2, e.g. "mm_token_type_ids"
+    )
     packing_leak: str = ""  # why a packed row would mix its samples in a plain model; empty: it does not
     system_in_last_user: bool = False  # the template does this for prompts, and drops the text before an answer
     template_variables: tuple[tuple[str, Any], ...] = ()
+    training_edits: tuple[TemplateEdit, ...] = ()  # for chat_template="training": one of them fits the template
+    switches: tuple[str, ...] = ()  # what the template reads in a question or system text, and takes out of it

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
+
 from packloom.task_encoders import gemma3_images, gemma4_images
 from packloom.task_encoders.base import TaskEncoder
-from packloom.task_encoders.family import Boundary, Family, Thinking
+from packloom.task_encoders.family import Boundary, Family, TemplateEdit, Thinking
 from packloom.task_encoders.gemma3_images import Gemma3ImageRule
 from packloom.task_encoders.gemma4_images import Gemma4ImageRule
 from packloom.task_encoders.positions import text_positions
+from packloom.task_encoders.processors import ProcessorParts
 
 #: Read off transformers 5.24: blocks of image tokens are looked up at positions that restart in every sample.
 IMAGE_ATTENTION = "its two-way attention inside images is looked up at positions that restart in each packed sample"
 
 
-class Gemma3TaskEncoder(TaskEncoder):
+class _GemmaTaskEncoder(TaskEncoder):
+    @classmethod
+    def settle(cls, parts: ProcessorParts) -> tuple[ProcessorParts, Family]:
+        """Rows without images have nothing that looks both ways."""
+        parts, family = super().settle(parts)
+        return parts, family if parts.image_processor else dataclasses.replace(family, packing_leak="")
+
+
+class Gemma3TaskEncoder(_GemmaTaskEncoder):
     """Gemma 3: the template trims texts and demands alternation; token_type_ids mark image tokens."""
 
     family = Family(
@@ -27,7 +39,14 @@ class Gemma3TaskEncoder(TaskEncoder):
     )
 
 
-class Gemma4TaskEncoder(TaskEncoder):
+#: Of Gemma 4 there are models with and without it, and only config.json says which.
+UNKNOWN_ATTENTION = (
+    "nothing says whether this model attends both ways inside images, which packed samples would mix: load it by"
+    " TaskEncoder.from_pretrained, from a folder with its config.json"
+)
+
+
+class Gemma4TaskEncoder(_GemmaTaskEncoder):
     """Gemma 4: a tool call ends its turn with the token that opens the response."""
 
     family = Family(
@@ -42,5 +61,17 @@ class Gemma4TaskEncoder(TaskEncoder):
         thinking=Thinking(open="<|channel>thought\n", close="<channel|>"),
         prompt_prefixes=("<|channel>thought\n<channel|>",),
         token_types="mm_token_type_ids",
-        packing_leak=IMAGE_ATTENTION,
+        packing_leak=UNKNOWN_ATTENTION,
+        training_edits=(TemplateEdit(old="if thinking_text and thinking_gate", new="if thinking_text"),),
     )
+
+    @classmethod
+    def settle(cls, parts: ProcessorParts) -> tuple[ProcessorParts, Family]:
+        """Models that read images causally can be packed; config.json says so."""
+        parts, family = super().settle(parts)
+        text = parts.config.get("text_config")
+        if not family.packing_leak or not isinstance(text, Mapping):
+            return parts, family
+        default = "vision" if parts.model_type == "gemma4_unified" else None  # of transformers' configurations
+        leaks = text.get("use_bidirectional_attention", default) is not None
+        return parts, dataclasses.replace(family, packing_leak=IMAGE_ATTENTION if leaks else "")

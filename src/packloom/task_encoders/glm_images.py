@@ -29,8 +29,6 @@ class GlmImageRule(GridImageRule):
     temporal patch (so they are ``temporal_patch_size`` times an image's area).
     """
 
-    temporal_patch_size: int
-
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) after resizing. Source: ``smart_resize`` of the GLM-4V image processor."""
         factor, frames = self.patch_size * self.merge_size, self.temporal_patch_size

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from packloom.task_encoders.base import TaskEncoder
-from packloom.task_encoders.family import Boundary, Family
+from packloom.task_encoders.family import Boundary, Family, TemplateEdit
 from packloom.task_encoders.glm_images import MEDIA_TOKENS, glm_image_rule, glm_pixel_bounds
+from packloom.task_encoders.glm_videos import glm4v_video_rule, glm46v_video_rule
 from packloom.task_encoders.positions import mrope_positions
 
 #: No token ends a GLM turn: the model stops by writing the mark of the next role, or the end of text.
@@ -20,6 +21,7 @@ GLM4V = Family(
     final_end="<|endoftext|>",
     positions=mrope_positions,
     image_rule=glm_image_rule,
+    video_rule=glm4v_video_rule,
     pixel_bounds=glm_pixel_bounds,
     media_tokens=MEDIA_TOKENS,
     payload_tokens=BOXES | THINK_MARKS,  # its template takes reasoning only inline
@@ -40,7 +42,12 @@ class Glm46vTaskEncoder(TaskEncoder):
     family = dataclasses.replace(
         GLM4V,
         name="glm46v",
+        video_rule=glm46v_video_rule,
         prompt_prefixes=("<think></think>\n", "<think></think>"),
         payload_tokens=BOXES,
-        content="parts",
+        training_edits=(
+            TemplateEdit(
+                old="if loop.index0 > ns.last_user_index and reasoning_content -%}", new="if reasoning_content -%}"
+            ),
+        ),
     )

@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from PIL import Image
 from torch import Tensor
 
 from packloom.errors import ConfigError, MediaError, ProcessorError
 from packloom.task_encoders.family import ImageLayout
+from packloom.task_encoders.image_backends import Resize
 from packloom.task_encoders.processors import ProcessorParts
 
 #: Longer sides over shorter sides above this are refused by the Qwen-VL image processors.
@@ -28,6 +31,7 @@ class GridImageRule:
     merge_size: int
     min_pixels: int
     max_pixels: int
+    temporal_patch_size: int = 2
     model_keys: tuple[str, ...] = ("pixel_values", "image_grid_thw")
     helper_keys: tuple[str, ...] = ()
     call_options: Mapping[str, Any] = field(default_factory=dict)
@@ -45,6 +49,7 @@ class GridImageRule:
             merge_size=images.merge_size,
             min_pixels=images.size["shortest_edge"],
             max_pixels=images.size["longest_edge"],
+            temporal_patch_size=images.temporal_patch_size,
         )
 
     def measure(self, height: int, width: int, num_images: int = 1) -> ImageLayout:
@@ -80,6 +85,20 @@ class GridImageRule:
             new_width = math.ceil(width * scale / factor) * factor
         return new_height, new_width
 
+    @property
+    def frames(self) -> int:
+        """A still image stands for every frame of a temporal patch."""
+        return self.temporal_patch_size
+
+    @property
+    def patch_shape(self) -> tuple[int, int, int]:
+        """(C, h, w) of a patch."""
+        return 3, self.patch_size, self.patch_size
+
+    def patches(self, image: Image.Image, resize: Resize, out: np.ndarray) -> None:
+        """Into ``out`` [P, C, patch_size, patch_size] uint8: merged patches in raster order, those of each together."""
+        cut_patches(resize(image, *self.resized(image.height, image.width)), self.patch_size, self.merge_size, out)
+
     def produced(self, tensors: dict[str, Tensor], index: int) -> object:
         """The grid that the processor reports for the image at ``index``."""
         return tuple(tensors["image_grid_thw"][index].tolist())
@@ -87,6 +106,19 @@ class GridImageRule:
     def expected(self, layout: ImageLayout) -> object:
         """The grid predicted from the size."""
         return layout.grid_thw
+
+
+def cut_patches(planes: np.ndarray, size: int, merge: int, out: np.ndarray) -> None:
+    """[C, H, W] uint8 → [P, C, size, size], whose order runs over blocks of merge × merge patches, then within them.
+
+    ``out`` must be contiguous. Source: ``patchify`` of the Qwen2-VL image processor.
+    """
+    channels, height, width = planes.shape
+    # a line of a patch is moved as one item
+    lines = planes.reshape(channels, height, width // size, size).view(f"V{size}")[..., 0]
+    blocks = lines.reshape(channels, height // size // merge, merge, size, width // size // merge, merge)
+    moved = blocks.transpose(1, 4, 2, 5, 0, 3)
+    out.view(f"V{size}").reshape(moved.shape)[...] = moved
 
 
 def with_pixel_bounds(parts: ProcessorParts, min_pixels: int | None, max_pixels: int | None) -> ProcessorParts:

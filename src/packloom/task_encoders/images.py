@@ -29,6 +29,8 @@ class ImageHeader:
 
 def read_header(media: Media) -> ImageHeader:
     """The size of an image without decoding it; raises MediaError for bytes that are no image."""
+    if media.size is not None:
+        return ImageHeader(height=media.size[1], width=media.size[0])
     image = _open(media)
     if 5 <= _orientation(image, media.data) <= 8:  # these swap the sides; other numbers mean nothing
         return ImageHeader(height=image.width, width=image.height)
@@ -41,7 +43,9 @@ def decode_rgb(media: Media) -> Image.Image:
     orientation = _orientation(image, media.data)
     try:
         image.load()
-        rgb = _to_rgb(image, media)
+        # upright JPEGs, nearly all there is, are RGB already: to convert them would only copy them
+        is_ready = image.format == "JPEG" and image.mode == "RGB" and orientation == 1
+        rgb = image if is_ready else _to_rgb(image, media)
     except (MemoryError, MediaError):
         raise
     except Exception as error:
@@ -51,6 +55,9 @@ def decode_rgb(media: Media) -> Image.Image:
 
 
 def _open(media: Media) -> Image.Image:
+    if media.aux is not None and not media.data:
+        hint = "packloom's loader fetches them; elsewhere call fetch of the AuxLibrary"
+        raise MediaError(f"the bytes of {media.name} were not fetched", code="media.not_fetched", hint=hint)
     try:
         return Image.open(io.BytesIO(media.data))
     except Image.DecompressionBombError as error:

@@ -21,4 +21,5 @@ class InternVLTaskEncoder(TaskEncoder):
         image_rule=InternVLImageRule.from_parts,
         media_tokens=(*MEDIA_TOKENS, "<video>"),
         payload_tokens=GROUNDING_TOKENS,
+        content="string_without_media",  # OpenGVLab's own template takes a system text as a string only
     )

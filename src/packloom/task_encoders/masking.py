@@ -12,7 +12,8 @@ import numpy as np
 from packloom.config import SampleConfig
 from packloom.errors import MaskError
 from packloom.task_encoders.prompt import Prompt
-from packloom.task_encoders.skeleton import Skeleton, Slot, fill, render_skeleton, shape_of
+from packloom.task_encoders.shape import shape_of
+from packloom.task_encoders.skeleton import Placeholders, Skeleton, Slot, fill, render_skeleton
 from packloom.task_encoders.span_methods import SpanMethod
 from packloom.task_encoders.template import ChatTemplate
 from packloom.task_encoders.turns import Place, TurnSpan
@@ -21,6 +22,7 @@ from packloom.types import ChatSample
 logger = logging.getLogger(__name__)
 
 _KNOWN_SHAPES = 4096
+_KNOWN_PIECES = 200_000  # a row with many tools has thousands
 #: Tokens between two media tokens that still belong to one image, e.g. the word in Kimi's media header.
 _MARK_GAP = 3
 
@@ -31,6 +33,7 @@ class Plan:
 
     skeleton: Skeleton
     spans: tuple[TurnSpan, ...]
+    images: tuple[int, ...]  # the pieces that are images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class AssistantMasks:
 
     method: SpanMethod
     template: ChatTemplate
-    placeholder: str | None
+    placeholders: Placeholders
     terminators: Mapping[str, int]  # text of each turn end → its token id
     media_ids: np.ndarray = field(compare=False)  # [M] int64, the family's media tokens
     final_end: str  # written behind a last assistant turn, see Family.final_end
@@ -58,40 +61,42 @@ class AssistantMasks:
         """
         plan = self._find(chat)
         try:
-            return plan, fill(plan.skeleton, chat, rendered, self.placeholder)
+            return plan, fill(plan.skeleton, chat, rendered, self.placeholders)
         except MaskError:
             plan = self._find(chat, fresh=True)  # a template may write the date
-            return plan, fill(plan.skeleton, chat, rendered, self.placeholder)
+            return plan, fill(plan.skeleton, chat, rendered, self.placeholders)
 
     def _find(self, chat: ChatSample, *, fresh: bool = False) -> Plan:
         shape = shape_of(chat)
         if fresh or shape not in self._plans:
-            if len(self._plans) >= _KNOWN_SHAPES:
+            pieces = sum(len(plan.skeleton.pieces) for plan in self._plans.values())
+            if len(self._plans) >= _KNOWN_SHAPES or pieces >= _KNOWN_PIECES:
                 self._plans.clear()
             self._plans[shape] = self._make(chat)
         return self._plans[shape]
 
     def _make(self, chat: ChatSample) -> Plan:
         suffix = self.final_end if chat.messages[-1].role == "assistant" else ""
-        skeleton = render_skeleton(self.template, chat, placeholder=self.placeholder, suffix=suffix)
+        skeleton = render_skeleton(self.template, chat, placeholders=self.placeholders, suffix=suffix)
         self._say_if_moved(skeleton)
-        if self.config.loss_on == "all_text":
-            return Plan(skeleton=skeleton, spans=())
-        return Plan(skeleton=skeleton, spans=self.method.find(skeleton, chat))
+        spans = () if self.config.loss_on == "all_text" else self.method.find(skeleton, chat)
+        pieces = enumerate(skeleton.pieces)
+        images = tuple(number for number, piece in pieces if isinstance(piece, Slot) and piece.kind == "image")
+        return Plan(skeleton=skeleton, spans=spans, images=images)
 
     def _all_text(self, prompt: Prompt, plan: Plan, chat: ChatSample) -> np.ndarray:
         """[C] bool: all but images, what the template writes between the marks of one image, and unmarked turns."""
         mask = np.ones(len(prompt.ids), dtype=bool)
-        ends = [*prompt.piece_starts[1:], len(prompt.text)]
         texts = np.zeros(len(prompt.ids), dtype=bool)  # tokens of the data's own texts
-        for piece, first, last in zip(plan.skeleton.pieces, prompt.piece_starts, ends, strict=False):
+        edges = [prompt.places.first_from(character) for character in (*prompt.piece_starts, len(prompt.text))]
+        for piece, first, last in zip(plan.skeleton.pieces, edges, edges[1:], strict=False):
             if not isinstance(piece, Slot):
                 continue
-            inside = (prompt.offsets[:, 0] >= first) & (prompt.offsets[:, 0] < last)
-            texts |= inside & (piece.kind != "image")
+            texts[first:last] = piece.kind != "image"
             kept = piece.kind == "reasoning" and self.config.thinking == "keep"
-            if piece.kind == "image" or kept or chat.messages[piece.message].loss is False:
-                mask &= ~inside
+            unmarked = piece.message >= 0 and chat.messages[piece.message].loss is False
+            if piece.kind == "image" or kept or unmarked:
+                mask[first:last] = False
         media = np.flatnonzero(np.isin(prompt.ids, self.media_ids))
         for left, right in itertools.pairwise(media):
             if right - left <= _MARK_GAP and not texts[left:right].any():
@@ -124,17 +129,16 @@ class AssistantMasks:
                     code="mask.terminator",
                 )
             mask[start : end + self.config.train_terminator] = True
-            for first, last in _media_ranges(prompt, plan.skeleton, span):
-                mask[(prompt.offsets[:, 0] >= first) & (prompt.offsets[:, 0] < last)] = False
+            for first, last in _media_ranges(prompt, plan, span):
+                mask[prompt.places.first_from(first) : prompt.places.first_from(last)] = False
         return mask
 
 
 def _token_at(prompt: Prompt, place: Place) -> int:
     """The token whose first character is at this place."""
     character = prompt.piece_starts[place.piece] + place.offset
-    index = int(np.searchsorted(prompt.offsets[:, 0], character, side="left"))
-    crossed = index > 0 and prompt.offsets[index - 1, 1] > character
-    if index == len(prompt.ids) or crossed:
+    index, end_before = prompt.places.edge(character)
+    if index == len(prompt.ids) or end_before > character:
         raise MaskError(
             "a token lies across the edge of an assistant turn: the answer merges with the template's"
             f" {prompt.text[max(0, character - 12) : character]!r}",
@@ -144,21 +148,21 @@ def _token_at(prompt: Prompt, place: Place) -> int:
     return index
 
 
-def _media_ranges(prompt: Prompt, skeleton: Skeleton, span: TurnSpan) -> list[tuple[int, int]]:
+def _media_ranges(prompt: Prompt, plan: Plan, span: TurnSpan) -> list[tuple[int, int]]:
     """The characters of each image in an assistant turn, with what the template writes around it up to the next text.
 
     The model never writes these: an image in an answer is context.
     """
+    if not plan.images:
+        return []
+    images = [number for number in plan.images if span.start.piece <= number < span.end.piece]
     first, last = (prompt.piece_starts[place.piece] + place.offset for place in (span.start, span.end))
-    starts = prompt.piece_starts
+    starts, pieces = prompt.piece_starts, plan.skeleton.pieces
     ranges = []
-    for number in range(span.start.piece, span.end.piece):
-        piece = skeleton.pieces[number]
-        if not isinstance(piece, Slot) or piece.kind != "image":
-            continue
-        before = number - 1 if number and isinstance(skeleton.pieces[number - 1], str) else number
+    for number in images:
+        before = number - 1 if number and isinstance(pieces[number - 1], str) else number
         after = number + 1
-        if after < len(skeleton.pieces) and isinstance(skeleton.pieces[after], str):
+        if after < len(pieces) and isinstance(pieces[after], str):
             after += 1
         ranges.append((max(first, starts[before]), min(last, starts[after] if after < len(starts) else last)))
     return ranges

@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from PIL import Image
 from torch import Tensor
 
 from packloom.config import SampleLimits
 from packloom.errors import MediaError, ProcessorError
 from packloom.task_encoders.family import ImageLayout, ImageRule
+from packloom.task_encoders.fast_media import FastMedia
 from packloom.task_encoders.images import decode_rgb, read_header
 from packloom.task_encoders.limits import check_images, check_pixels
 from packloom.task_encoders.processors import ProcessorParts
@@ -25,11 +27,12 @@ PROBED_PIXELS = 1 << 22
 class ImageLoader:
     """Measures images by their headers and processes them with the family's own image processor.
 
-    ``rule`` is None for a text-only processor: then any image is refused.
+    ``rule`` is None for a text-only processor: then any image is refused. With ``fast`` pixels come as bytes.
     """
 
     parts: ProcessorParts
     rule: ImageRule | None
+    fast: FastMedia | None = None
 
     def measure(self, media: Sequence[Media], limits: SampleLimits) -> list[tuple[EncodedMedia, ImageLayout]]:
         """Each medium with its layout, nothing decoded. Raises MediaError or BudgetError."""
@@ -56,7 +59,12 @@ class ImageLoader:
         )
         return encoded, layout
 
-    def load(self, media: Sequence[EncodedMedia]) -> dict[str, Tensor]:
+    def rooms(self, num_patches: Sequence[int]) -> Sequence[Tensor | None]:
+        """For each sample of a batch the memory of its pixels, all in one piece: they need not be joined later."""
+        room = self.fast.room(sum(num_patches)) if self.fast is not None and any(num_patches) else None
+        return [None] * len(num_patches) if room is None else torch.split(room, list(num_patches))
+
+    def load(self, media: Sequence[EncodedMedia], room: Tensor | None = None) -> dict[str, Tensor]:
         """Decode and process one sample's media; raises MediaError if a count differs from the predicted one."""
         if not media or self.rule is None:
             return {}
@@ -68,9 +76,9 @@ class ImageLoader:
                     f" {image.width}x{image.height}",
                     code="media.size_differs",
                 )
-        tensors = self._process(images)
-        for index, item in enumerate(media):
-            layout = self.rule.measure(item.height, item.width, len(media))
+        layouts = [self.rule.measure(item.height, item.width, len(media)) for item in media]
+        tensors = self._process(images) if self.fast is None else self.fast.process(images, layouts, room)
+        for index, (item, layout) in enumerate(zip(media, layouts, strict=True)):
             self._compare(item.media.name, tensors, index, layout)
         return {key: tensors[key] for key in self.rule.model_keys}
 

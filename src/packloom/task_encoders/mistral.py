@@ -20,6 +20,7 @@ MISTRAL3 = Family(
     image_rule=PixtralImageRule.from_parts,
     media_tokens=MEDIA_TOKENS,
     media_joins=MEDIA_JOINS,
+    content="string_without_media",  # Ministral prints the list where a tool result is not a string
     thinking=Thinking(open="[THINK]", close="[/THINK]"),
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from packloom.errors import CapabilityError
 from packloom.task_encoders.base import TaskEncoder
-from packloom.task_encoders.family import Boundary, Family, ImageRule, Thinking
+from packloom.task_encoders.family import Boundary, Family, ImageRule, TemplateEdit, Thinking
 from packloom.task_encoders.nemotron_images import MEDIA_TOKENS, NemotronOmniImageRule
 from packloom.task_encoders.positions import text_positions
 from packloom.task_encoders.processors import ProcessorParts
@@ -22,10 +22,9 @@ def no_image_rule(parts: ProcessorParts) -> ImageRule:
 
 
 class NemotronVL2TaskEncoder(TaskEncoder):
-    """Nemotron-Nano-VL v2: text rows only.
+    """Nemotron-Nano-VL v2: text rows only; ``/think`` and ``/no_think`` in a text open or close the last thought.
 
-    The last answer stands behind an open thought, as in a prompt; ``/think`` and ``/no_think`` in a text switch the
-    template, so rows that spell them are refused.
+    The last answer stands behind that thought, as in a prompt.
     """
 
     family = Family(
@@ -36,6 +35,7 @@ class NemotronVL2TaskEncoder(TaskEncoder):
         prompt_prefixes=("<think></think>", "<think>\n"),
         content="string_without_media",
         packing_leak=_LEAK,
+        switches=("/think", "/no_think"),
     )
 
 
@@ -53,4 +53,10 @@ class NemotronOmniTaskEncoder(TaskEncoder):
         prompt_prefixes=("<think></think>", "<think></think>\n", "<think>\n"),  # the second where a thought was dropped
         content="string_without_media",
         packing_leak=_LEAK,
+        training_edits=(
+            TemplateEdit(
+                old="truncate_history_thinking if truncate_history_thinking is defined else True",
+                new="truncate_history_thinking if truncate_history_thinking is defined else False",
+            ),
+        ),
     )

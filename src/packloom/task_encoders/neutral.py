@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from packloom.errors import CapabilityError
 from packloom.task_encoders.skeleton import Slot
@@ -29,8 +29,8 @@ class NeutralTokenizer:
     tokenizer: Any
     control: frozenset[str] = field(repr=False)
 
-    def encode(self, pieces: Sequence[str | Slot], texts: Sequence[str]) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids and character offsets of the joined ``texts``; only pieces of the template hold control tokens."""
+    def encode(self, pieces: Sequence[str | Slot], texts: Sequence[str]) -> tuple[list[int], Encoding]:
+        """Ids of the joined ``texts`` and their encoding; only pieces of the template hold control tokens."""
         joined = "".join(
             text if isinstance(piece, Slot) and piece.kind != "image" else self._pattern.sub(self._private, text)
             for piece, text in zip(pieces, texts, strict=True)
@@ -38,7 +38,7 @@ class NeutralTokenizer:
         bos = self.tokenizer.bos_token
         add_special = not (bos and "".join(texts).startswith(bos))
         encoded = self._backend.encode(joined, add_special_tokens=add_special)
-        return [self._own_ids.get(index, index) for index in encoded.ids], encoded.offsets
+        return [self._own_ids.get(index, index) for index in encoded.ids], encoded
 
     @cached_property
     def _names(self) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformers import (
     AutoImageProcessor,
+    AutoProcessor,
     AutoTokenizer,
     BaseImageProcessor,
     PreTrainedConfig,
@@ -18,6 +19,11 @@ from transformers import (
 )
 
 from packloom.errors import CapabilityError, ProcessorError
+from packloom.task_encoders.registry import shared_model_type
+from packloom.task_encoders.video_settings import read_video_settings
+
+#: In the place of a chat template: the processor's own, changed so that it writes the reasoning of every turn.
+TRAINING = "training"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +37,10 @@ class ProcessorParts:
     model_type: str | None = None
     processor_class: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)  # the processor's own, e.g. image_seq_length
+    config: Mapping[str, Any] = field(default_factory=dict)  # config.json, where the folder has one
+    processor: Any | None = None  # the whole one, where it was given; see ``whole_processor``
+    video_settings: Mapping[str, Any] | None = None  # of the video processor, as its files have them; None: it has none
+    for_training: bool = False  # the template is still to be changed, see TRAINING
 
 
 def load_parts(name_or_path: str | Path, *, chat_template: str | None = None) -> ProcessorParts:
@@ -48,14 +58,17 @@ def load_parts(name_or_path: str | Path, *, chat_template: str | None = None) ->
         image_processor = _load_images(name) if _has_images(name, settings) else None
     except (OSError, ValueError, ImportError) as error:
         raise ProcessorError(f"cannot load a processor from {name!r}: {error}") from error
+    config = _config(name)
     return _parts(
         name=name,
+        config=config,
         tokenizer=tokenizer,
         image_processor=image_processor,
         templates=[chat_template, settings.get("chat_template"), tokenizer.chat_template],
         settings=settings,
-        model_type=_config(name).get("model_type"),
+        model_type=config.get("model_type"),
         processor_class=settings.get("processor_class"),
+        video_settings=read_video_settings(name, settings),
     )
 
 
@@ -72,15 +85,18 @@ def _load_images(name: str) -> Any:
 
 def parts_of(processor: Any, *, model_type: str | None = None, chat_template: str | None = None) -> ProcessorParts:
     """Take apart a loaded processor; a plain tokenizer gives parts without images."""
+    config: dict[str, Any] = {}
     if isinstance(processor, ProcessorMixin):
         tokenizer = processor.tokenizer
         image_processor = processor.image_processor if "image_processor" in processor.get_attributes() else None
         templates = [chat_template, processor.chat_template, tokenizer.chat_template]
         settings = processor.to_dict()
+        video = settings.get("video_processor")
+        config = _config(tokenizer.name_or_path, local_files_only=True) if tokenizer.name_or_path else {}
     elif isinstance(processor, PreTrainedTokenizerBase):
         tokenizer, image_processor = processor, None
         templates = [chat_template, tokenizer.chat_template]
-        settings = {}
+        settings, video = {}, None
     else:
         raise ProcessorError(
             f"expected a transformers processor or tokenizer, got {type(processor).__name__}:"
@@ -92,9 +108,27 @@ def parts_of(processor: Any, *, model_type: str | None = None, chat_template: st
         image_processor=image_processor,
         templates=templates,
         settings=settings,
-        model_type=model_type,
+        model_type=model_type or shared_model_type(type(processor).__name__, config),
+        config=config,
         processor_class=type(processor).__name__,
+        processor=processor,
+        video_settings=video if isinstance(video, Mapping) else None,
     )
+
+
+def whole_processor(parts: ProcessorParts) -> Any:
+    """The processor that the parts were taken from, else loaded by their name; raises ProcessorError."""
+    if parts.processor is not None:
+        return parts.processor
+    try:
+        processor = AutoProcessor.from_pretrained(parts.name)
+    except (OSError, ValueError, ImportError, AttributeError, TypeError) as error:  # as files of any kind may raise
+        raise ProcessorError(f"cannot load the whole processor of {parts.name!r}: {error}") from error
+    if not isinstance(processor, ProcessorMixin):
+        raise ProcessorError(
+            f"{parts.name} holds no whole processor that transformers knows, only a {type(processor).__name__}"
+        )
+    return processor
 
 
 def _parts(*, name: str, tokenizer: Any, templates: list[Any], **rest: Any) -> ProcessorParts:
@@ -103,22 +137,23 @@ def _parts(*, name: str, tokenizer: Any, templates: list[Any], **rest: Any) -> P
             f"{name}: {type(tokenizer).__name__} is not a fast tokenizer; masks are proved with character offsets,"
             " which only fast tokenizers give: convert it to a tokenizer.json"
         )
-    template = next((item for item in templates if item), None)
+    for_training = templates[0] == TRAINING
+    template = next((item for item in templates[for_training:] if item), None)
     if isinstance(template, Mapping):
         template = template.get("default")
     if not isinstance(template, str):
         raise ProcessorError(f"{name}: no chat template; pass chat_template=... (a Jinja text)")
-    return ProcessorParts(name=name, tokenizer=tokenizer, chat_template=template, **rest)
+    return ProcessorParts(name=name, tokenizer=tokenizer, chat_template=template, for_training=for_training, **rest)
 
 
 def _looks_like_path(name: str) -> bool:
     return name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).is_absolute()
 
 
-def _config(name: str) -> dict[str, Any]:
+def _config(name: str, *, local_files_only: bool = False) -> dict[str, Any]:
     """config.json as plain data: an architecture that this transformers does not know must not stop the loading."""
     try:
-        return dict(PreTrainedConfig.get_config_dict(name)[0])
+        return dict(PreTrainedConfig.get_config_dict(name, local_files_only=local_files_only)[0])
     except (OSError, ValueError):
         return {}
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from packloom.task_encoders.base import TaskEncoder
-from packloom.task_encoders.family import Boundary, Family
+from packloom.task_encoders.family import Boundary, Family, TemplateEdit
 from packloom.task_encoders.grid_images import GridImageRule, with_pixel_bounds
 from packloom.task_encoders.positions import mrope_positions
 from packloom.task_encoders.processors import ProcessorParts
+from packloom.task_encoders.qwen_videos import qwen2_5_video_rule, qwen2_video_rule, qwen3_video_rule
 
 CHATML = Boundary(start="<|im_start|>assistant\n", ends=("<|im_end|>",))
 IMAGE_TOKEN = "<|image_pad|>"
@@ -29,14 +30,26 @@ QWEN2_VL = Family(
     boundaries=(CHATML,),
     positions=mrope_positions,
     image_rule=qwen_image_rule,
+    video_rule=qwen2_video_rule,
     pixel_bounds=with_pixel_bounds,
     media_tokens=("<|vision_start|>", IMAGE_TOKEN, "<|video_pad|>", "<|vision_pad|>", "<|vision_end|>"),
     payload_tokens=GROUNDING_TOKENS,
     token_types="mm_token_type_ids",
 )
 
+#: Thoughts of turns before the last question are left out; with this, those that are there are written.
+ALL_THOUGHTS = TemplateEdit(
+    old="if loop.index0 > ns.last_query_index %}", new="if loop.index0 > ns.last_query_index or reasoning_content %}"
+)
+
 #: The thinking template writes an empty or open thought behind the header; inference supplies it too.
-QWEN3_VL = dataclasses.replace(QWEN2_VL, name="qwen3_vl", prompt_prefixes=("<think>\n\n</think>\n\n", "<think>\n"))
+QWEN3_VL = dataclasses.replace(
+    QWEN2_VL,
+    name="qwen3_vl",
+    video_rule=qwen3_video_rule,
+    prompt_prefixes=("<think>\n\n</think>\n\n", "<think>\n"),
+    training_edits=(ALL_THOUGHTS,),
+)
 
 
 class Qwen2VLTaskEncoder(TaskEncoder):
@@ -46,9 +59,9 @@ class Qwen2VLTaskEncoder(TaskEncoder):
 
 
 class Qwen2_5VLTaskEncoder(TaskEncoder):  # noqa: N801 - the model's own spelling
-    """Qwen2.5-VL: as Qwen2-VL for images."""
+    """Qwen2.5-VL: as Qwen2-VL for images; of videos, positions along time follow the seconds."""
 
-    family = dataclasses.replace(QWEN2_VL, name="qwen2_5_vl")
+    family = dataclasses.replace(QWEN2_VL, name="qwen2_5_vl", video_rule=qwen2_5_video_rule)
 
 
 class Qwen3VLTaskEncoder(TaskEncoder):

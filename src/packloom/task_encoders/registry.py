@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import logging
+from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from packloom.errors import ConfigError, ProcessorError
+from packloom.errors import ConfigError
 
 if TYPE_CHECKING:
     from packloom.task_encoders.base import TaskEncoder
@@ -21,18 +23,28 @@ BUILT_IN = {
     "qwen3_vl_moe": "packloom.task_encoders.qwen_vl:Qwen3VLTaskEncoder",
     "qwen3_5": "packloom.task_encoders.qwen_vl:Qwen3_5TaskEncoder",
     "qwen3_5_moe": "packloom.task_encoders.qwen_vl:Qwen3_5TaskEncoder",
+    "qwen3_5_text": "packloom.task_encoders.qwen_vl:Qwen3_5TaskEncoder",
+    "qwen3_5_moe_text": "packloom.task_encoders.qwen_vl:Qwen3_5TaskEncoder",
+    "qwen4_exp": "packloom.task_encoders.qwen_vl:Qwen3_5TaskEncoder",
     "gemma3": "packloom.task_encoders.gemma:Gemma3TaskEncoder",
+    "gemma3_text": "packloom.task_encoders.gemma:Gemma3TaskEncoder",
     "gemma4": "packloom.task_encoders.gemma:Gemma4TaskEncoder",
+    "gemma4_text": "packloom.task_encoders.gemma:Gemma4TaskEncoder",
+    "gemma4_unified": "packloom.task_encoders.gemma:Gemma4TaskEncoder",
     "glm4v": "packloom.task_encoders.glm_v:Glm4vTaskEncoder",
     "glm4v_moe": "packloom.task_encoders.glm_v:Glm46vTaskEncoder",
     "glm46v": "packloom.task_encoders.glm_v:Glm46vTaskEncoder",
     "kimi_k25": "packloom.task_encoders.kimi:KimiK25TaskEncoder",
+    "kimi_vl": "packloom.task_encoders.kimi:KimiVLTaskEncoder",
     "mistral3": "packloom.task_encoders.mistral:MistralTaskEncoder",
+    "ministral3": "packloom.task_encoders.mistral:MistralTaskEncoder",
+    "mistral_large4": "packloom.task_encoders.mistral:MistralTaskEncoder",
     "pixtral": "packloom.task_encoders.mistral:PixtralTaskEncoder",
     "nemotron_h_omni": "packloom.task_encoders.nemotron:NemotronOmniTaskEncoder",
     "NemotronH_Nano_VL_V2": "packloom.task_encoders.nemotron:NemotronVL2TaskEncoder",
     "internvl": "packloom.task_encoders.intern_vl:InternVLTaskEncoder",
     "smolvlm": "packloom.task_encoders.smol_vlm:SmolVLMTaskEncoder",
+    "idefics3": "packloom.task_encoders.smol_vlm:SmolVLMTaskEncoder",
     "llava": "packloom.task_encoders.llava:LlavaTaskEncoder",
     "llava_next": "packloom.task_encoders.llava:LlavaNextTaskEncoder",
     "llava_onevision": "packloom.task_encoders.llava:LlavaOnevisionTaskEncoder",
@@ -41,8 +53,19 @@ BUILT_IN = {
 #: Model types that several families' checkpoints share; there the processor class decides.
 SHARED_MODEL_TYPES: dict[tuple[str | None, str | None], str] = {("llava", "PixtralProcessor"): "pixtral"}
 
+#: Processor classes that several families share; there config.json decides, where a loaded processor's folder has one.
+SHARED_CLASSES = {
+    "Qwen3VLProcessor": ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen4_exp"),
+    "PixtralProcessor": ("pixtral", "llava", "mistral3", "mistral_large4"),
+    "Glm4vProcessor": ("glm4v", "glm4v_moe"),
+    "Gemma4Processor": ("gemma4", "gemma4_unified"),
+}
+
 #: For tokenizers whose model is in no table: the boundaries are inferred from the template.
 GENERIC_TEXT = "packloom.task_encoders.text:TextTaskEncoder"
+
+#: For processors whose model is in no table: what an image becomes is measured on the processor.
+GENERIC = "packloom.task_encoders.generic:GenericTaskEncoder"
 
 #: Processor class → model_type, for processors whose config.json is absent or unknown.
 PROCESSOR_CLASSES = {
@@ -54,14 +77,18 @@ PROCESSOR_CLASSES = {
     "Glm4vProcessor": "glm4v",
     "Glm46VProcessor": "glm46v",
     "Kimi_K25Processor": "kimi_k25",
+    "KimiVLProcessor": "kimi_vl",
     "PixtralProcessor": "pixtral",
     "NemotronH_Omni_Reasoning_V3Processor": "nemotron_h_omni",
     "InternVLProcessor": "internvl",
     "SmolVLMProcessor": "smolvlm",
+    "Idefics3Processor": "idefics3",
     "LlavaProcessor": "llava",
     "LlavaNextProcessor": "llava_next",
     "LlavaOnevisionProcessor": "llava_onevision",
 }
+
+logger = logging.getLogger(__name__)
 
 _registered: dict[str, type[TaskEncoder]] = {}
 
@@ -76,26 +103,31 @@ def register_task_encoder(model_type: str, encoder: type[TaskEncoder]) -> None:
     _registered[model_type] = encoder
 
 
-def find_encoder(
-    *, model_type: str | None, processor_class: str | None, name: str, text_only: bool
-) -> type[TaskEncoder]:
+def shared_model_type(processor_class: str, config: Mapping[str, Any]) -> str | None:
+    """The model type that config.json gives, if the processor class is shared and that is one of those that do."""
+    model_type = config.get("model_type")
+    return model_type if model_type in SHARED_CLASSES.get(processor_class, ()) else None
+
+
+def find_encoder(*, model_type: str | None, processor_class: str | None, text_only: bool) -> type[TaskEncoder]:
     """Look in the user's registrations, then in entry points, then among the built-ins.
 
-    A tokenizer of an unknown model gets the generic text encoder; an unknown processor is a ProcessorError.
+    A tokenizer of an unknown model gets the text encoder, an unknown processor the generic one, which measures it.
     """
     by_class = PROCESSOR_CLASSES.get(processor_class or "")
     model_type = SHARED_MODEL_TYPES.get((model_type, processor_class), model_type)
+    if model_type is None and processor_class in SHARED_CLASSES:
+        logger.warning(
+            "a %s is taken for %s, but %s share this class: pass model_type to be sure",
+            processor_class,
+            by_class,
+            ", ".join(SHARED_CLASSES[processor_class]),
+        )
     for candidate in (model_type, by_class):
         found = _lookup(candidate) if candidate else None
         if found is not None:
             return found
-    if text_only:
-        return _load(GENERIC_TEXT)
-    raise ProcessorError(
-        f"{name}: no task encoder for model_type {model_type!r} (processor class {processor_class!r});"
-        f" known: {', '.join(sorted(BUILT_IN | _registered))}. Pass model_type=..., or register your own with"
-        " packloom.register_task_encoder"
-    )
+    return _load(GENERIC_TEXT if text_only else GENERIC)
 
 
 def _lookup(model_type: str) -> type[TaskEncoder] | None:

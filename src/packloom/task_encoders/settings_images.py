@@ -47,3 +47,16 @@ def fixed_size(size: Any, name: str, parts: ProcessorParts) -> tuple[int, int]:
             " only where it has a height and a width"
         )
     return positive(height, f"{name}.height", parts), positive(width, f"{name}.width", parts)
+
+
+class AsLoaded:
+    """The base of what stands for an image processor but can only be called."""
+
+    @property
+    def backend(self) -> str:
+        """No second one can be had."""
+        return "pil"
+
+    def save_pretrained(self, folder: str) -> None:
+        """Raises CapabilityError: this is how another backend would be loaded."""
+        raise CapabilityError("the backend of this image processor cannot be changed: leave pixels at 'auto'")

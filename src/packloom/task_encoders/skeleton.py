@@ -9,27 +9,39 @@ and a text that looks like a turn header is still only a text.
 from __future__ import annotations
 
 import dataclasses
-import json
+import itertools
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from packloom.errors import CookError, MaskError
-from packloom.task_encoders.template import ChatTemplate
+from packloom.task_encoders.cook_messages import KINDS
+from packloom.task_encoders.spellings import spellings, trimmed
+from packloom.task_encoders.template import PRINTED_LIST, ChatTemplate
+from packloom.task_encoders.tool_data import Leaf, ToolData, leaves_of, replace_tool_data
 from packloom.task_encoders.tool_proof import prove_tools_are_written
-from packloom.types import ChatSample, MediaPart, Message, TextPart
+from packloom.types import ChatSample, MediaKind, MediaPart, Message, TextPart
 
-_MARKER = re.compile("\ue000(\\d+)\ue001")
+#: A text's marker, as it is or as JSON may escape it, and the number that stands for a number.
+_MARKER = re.compile("(?:\ue000|\\\\ue000)(\\d{6})(?:\ue001|\\\\ue001)|900710943(\\d{6})")
+_NUMBER = 900710943_000000
+
+#: What the template prints for one medium of each kind that the encoder takes.
+Placeholders = Mapping[MediaKind, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
-    """The place of a text, a piece of reasoning or an image of the data."""
+    """The place of a text, a piece of reasoning, a leaf of the tool data, or an image or other medium."""
 
-    kind: Literal["text", "reasoning", "image"]
-    message: int
-    part: int = -1  # index into the message's parts; -1 for reasoning
+    kind: Literal["text", "reasoning", "image", "data"]
+    message: int  # -1 for the data of a tool's schema
+    part: int = -1  # index into the message's parts; -1 for reasoning and tool data
+    leaf: int = -1  # the number of a leaf of the tool data
+    owned: bool = False  # a leaf that must stand in its message's turn
+    medium: int = -1  # index into the sample's media
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,77 +60,71 @@ class Skeleton:
         return starts
 
 
-def render_skeleton(template: ChatTemplate, chat: ChatSample, *, placeholder: str | None, suffix: str = "") -> Skeleton:
-    """Render this conversation's shape. ``placeholder`` is what the template prints for one image.
+def render_skeleton(
+    template: ChatTemplate, chat: ChatSample, *, placeholders: Placeholders, suffix: str = ""
+) -> Skeleton:
+    """Render this conversation's shape.
 
-    Raises MaskError if the template drops or repeats a text, CookError if it drops an image or refuses the shape.
+    Raises MaskError if the template drops or repeats a text or drops tool data, CookError if it drops an image or
+    refuses the shape.
     """
-    prove_tools_are_written(template, chat)
     marked, slots = mark(chat)
-    images = [
-        Slot(kind="image", message=m, part=p)
-        for m, message in enumerate(chat.messages)
-        for p, part in enumerate(message.parts)
-        if isinstance(part, MediaPart)
-    ]
+    data, slots = _mark_data(marked, slots)
+    media = {
+        kind: [
+            Slot(kind="image", message=m, part=p, medium=part.index)
+            for m, message in enumerate(chat.messages)
+            for p, part in enumerate(message.parts)
+            if isinstance(part, MediaPart) and part.kind == kind
+        ]
+        for kind in KINDS
+    }
     pieces: list[str | Slot] = []
-    for index, piece in enumerate(_MARKER.split(template.render(marked))):
-        pieces += [slots[int(piece)]] if index % 2 else _split_at_images(piece, placeholder, images, pieces)
+    unseen = {kind: iter(slots_of_kind) for kind, slots_of_kind in media.items()}
+    rendered, position = template.render(data.chat), 0
+    for found in _MARKER.finditer(rendered):
+        pieces += _split_at_media(rendered[position : found.start()], placeholders, unseen)
+        pieces.append(slots[int(found[1] or found[2])])
+        position = found.end()
+    pieces += _split_at_media(rendered[position:], placeholders, unseen)
     _check_slots(chat, slots, pieces)
-    _check_images(images, pieces)
-    return Skeleton(pieces=tuple(piece for piece in pieces if piece != ""), suffix=suffix)
+    _check_media(media, pieces)
+    written = {piece.leaf for piece in pieces if isinstance(piece, Slot) and piece.kind == "data"}
+    owned = prove_tools_are_written(template, data, written)
+    return Skeleton(pieces=tuple(_own(piece, owned) for piece in pieces if piece != ""), suffix=suffix)
 
 
-def _split_at_images(
-    text: str, placeholder: str | None, images: Sequence[Slot], before: Sequence[str | Slot]
+def _own(piece: str | Slot, owned: frozenset[int]) -> str | Slot:
+    is_owned = isinstance(piece, Slot) and piece.leaf in owned
+    return dataclasses.replace(piece, owned=True) if is_owned and isinstance(piece, Slot) else piece
+
+
+def _split_at_media(
+    text: str, placeholders: Placeholders, media: Mapping[MediaKind, Iterator[Slot]]
 ) -> list[str | Slot]:
-    if placeholder is None:
+    if not placeholders:
         return [text]
-    first, *rest = text.split(placeholder)
-    used = sum(isinstance(piece, Slot) and piece.kind == "image" for piece in before)
-    pieces: list[str | Slot] = [first]
-    for number, following in enumerate(rest, start=used):
-        surplus = Slot(kind="image", message=-1)  # refused by _check_images
-        pieces += [images[number] if number < len(images) else surplus, following]
+    kinds = {placeholder: kind for kind, placeholder in placeholders.items()}
+    pieces: list[str | Slot] = []
+    for number, piece in enumerate(re.split(f"({'|'.join(map(re.escape, kinds))})", text)):
+        pieces.append(next(media[kinds[piece]], _surplus(kinds[piece])) if number % 2 else piece)
     return pieces
 
 
-def shape_of(chat: ChatSample) -> Hashable:
-    """What a template may branch on: roles, kinds of parts, emptiness of texts; tool data whole."""
-    return (
-        _data(chat.tools),
-        tuple(
-            (
-                message.role,
-                tuple(_kind(part.text) if isinstance(part, TextPart) else part.kind for part in message.parts),
-                None if message.reasoning is None else _kind(message.reasoning),
-                _data(message.tool_calls),
-                message.name,
-                message.tool_call_id,
-            )
-            for message in chat.messages
-        ),
-    )
-
-
-def _data(items: Sequence[Mapping[str, Any]]) -> str:
-    return json.dumps([dict(item) for item in items], sort_keys=True) if items else ""
-
-
-def _kind(text: str) -> str:
-    """A text with content is a marker; one of white space alone stands for itself."""
-    return "text" if text.strip() else f"blank:{text}"
+def _surplus(kind: MediaKind) -> Slot:
+    """What stands where the template writes more than there are; refused by ``_check_media``."""
+    return Slot(kind="image", message=-1, medium=-1 - KINDS.index(kind))
 
 
 def mark(chat: ChatSample) -> tuple[ChatSample, list[Slot]]:
-    """The conversation with a numbered marker for every text that has content."""
+    """The conversation with a numbered marker for every text that has content; tool data stay."""
     slots: list[Slot] = []
 
     def marked(text: str, slot: Slot) -> str:
         if not text.strip():
             return text
         slots.append(slot)
-        return f"\ue000{len(slots) - 1}\ue001"
+        return _marker(len(slots) - 1)
 
     messages = []
     for m, message in enumerate(chat.messages):
@@ -127,7 +133,7 @@ def mark(chat: ChatSample) -> tuple[ChatSample, list[Slot]]:
             reasoning = marked(reasoning, Slot(kind="reasoning", message=m))
         parts = tuple(
             TextPart(text=marked(part.text, Slot(kind="text", message=m, part=p)))
-            if isinstance(part, TextPart)
+            if isinstance(part, TextPart) and not part.read
             else part
             for p, part in enumerate(message.parts)
         )
@@ -135,12 +141,33 @@ def mark(chat: ChatSample) -> tuple[ChatSample, list[Slot]]:
     return dataclasses.replace(chat, messages=tuple(messages)), slots
 
 
+def _mark_data(chat: ChatSample, slots: Sequence[Slot]) -> tuple[ToolData, list[Slot]]:
+    """The same for tool data: a marker for every text and key, a number of our own for every value of an argument."""
+    first = len(slots)
+
+    def marker(number: int, leaf: Leaf) -> str | int:
+        return _marker(first + number) if isinstance(leaf.value, str) else _NUMBER + first + number
+
+    data = replace_tool_data(chat, marker)
+    leaves = (Slot(kind="data", message=leaf.message, leaf=n) for n, leaf in enumerate(data.leaves))
+    return data, [*slots, *leaves]
+
+
+def _marker(number: int) -> str:
+    return f"\ue000{number:06d}\ue001"
+
+
 def _check_slots(chat: ChatSample, slots: Sequence[Slot], pieces: Sequence[str | Slot]) -> None:
     """Each text once; reasoning may be left out, for templates drop that of earlier turns."""
-    if any(isinstance(piece, str) and "[{'type': 'text'" in piece for piece in pieces):
-        raise MaskError("the chat template prints content as a Python list", code="template.list_printed")
+    for before, piece in itertools.pairwise(pieces):
+        is_text = isinstance(piece, Slot) and piece.kind == "text"
+        if is_text and isinstance(before, str) and re.search(PRINTED_LIST + r"\Z", before):
+            raise MaskError("the chat template prints content as a list", code="template.list_printed")
+    counts = Counter(piece for piece in pieces if isinstance(piece, Slot))
     for slot in slots:
-        count = sum(piece == slot for piece in pieces)
+        count = counts[slot]
+        if slot.kind == "data":  # see tool_proof
+            continue
         if count == 1 or (count == 0 and slot.kind == "reasoning"):
             continue
         message = chat.messages[slot.message]
@@ -150,7 +177,7 @@ def _check_slots(chat: ChatSample, slots: Sequence[Slot], pieces: Sequence[str |
             code="template.text_lost",
         )
     reasoning = [slot for slot in slots if slot.kind == "reasoning"]
-    if reasoning and not any(slot in pieces for slot in reasoning):
+    if reasoning and not any(counts[slot] for slot in reasoning):
         raise MaskError(
             "the chat template drops the reasoning of this conversation",
             code="template.reasoning_lost",
@@ -158,14 +185,16 @@ def _check_slots(chat: ChatSample, slots: Sequence[Slot], pieces: Sequence[str |
         )
 
 
-def _check_images(images: Sequence[Slot], pieces: Sequence[str | Slot]) -> None:
-    rendered = sum(isinstance(piece, Slot) and piece.kind == "image" for piece in pieces)
-    if rendered != len(images):
-        raise CookError(
-            f"the chat template renders {rendered} image placeholders for {len(images)} images",
-            code="template.image_count",
-            hint="move the images into user turns, where the template shows them",
-        )
+def _check_media(media: Mapping[MediaKind, Sequence[Slot]], pieces: Sequence[str | Slot]) -> None:
+    rendered = Counter(piece for piece in pieces if isinstance(piece, Slot) and piece.kind == "image")
+    for kind, slots in media.items():
+        count = sum(rendered[slot] for slot in (*slots, _surplus(kind)))
+        if count != len(slots):
+            raise CookError(
+                f"the chat template renders {count} {kind} placeholders for {len(slots)} {kind}s",
+                code=f"template.{kind}_count",
+                hint=f"move the {kind}s into user turns, where the template shows them",
+            )
 
 
 def _excerpt(message: Message, slot: Slot, limit: int = 60) -> str:
@@ -174,22 +203,31 @@ def _excerpt(message: Message, slot: Slot, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def fill(skeleton: Skeleton, chat: ChatSample, rendered: str, placeholder: str | None) -> list[str]:
+def fill(skeleton: Skeleton, chat: ChatSample, rendered: str, placeholders: Placeholders) -> list[str]:
     """The text of every piece in ``rendered``; the texts may have been trimmed by the template, nothing more.
 
-    Raises MaskError where the rendering is not the skeleton with these texts in it.
+    Tool data and tool results may also be escaped as in JSON. Raises MaskError where the rendering is not the skeleton
+    with these texts in it.
     """
+    verbatim = _verbatim(skeleton, chat, placeholders)
+    if verbatim and "".join(verbatim) == rendered:
+        return verbatim
     texts: list[str] = []
     position = 0
+    leaves: tuple[Leaf, ...] | None = None
     for index, piece in enumerate(skeleton.pieces):
         if isinstance(piece, str):
             found = piece if rendered.startswith(piece, position) else None
         else:
             following = skeleton.pieces[index + 1] if index + 1 < len(skeleton.pieces) else ""
             literal = following if isinstance(following, str) else ""
-            candidates: Iterable[str] = (
-                [placeholder or ""] if piece.kind == "image" else _trimmed(_text_of(chat, piece))
-            )
+            if piece.kind == "data":
+                leaves = leaves_of(chat) if leaves is None else leaves
+                candidates = spellings(leaves[piece.leaf].value, capitals=piece.message < 0)
+            elif piece.kind == "image":
+                candidates = iter([_placeholder(chat, piece, placeholders)])
+            else:
+                candidates = _as_written(chat, piece)
             found = next((text for text in candidates if rendered.startswith(text + literal, position)), None)
         if found is None:
             raise _rewritten(chat, piece)
@@ -200,26 +238,43 @@ def fill(skeleton: Skeleton, chat: ChatSample, rendered: str, placeholder: str |
     return texts
 
 
-def _text_of(chat: ChatSample, slot: Slot) -> str:
+def _verbatim(skeleton: Skeleton, chat: ChatSample, placeholders: Placeholders) -> list[str]:
+    """The pieces of a rendering that changes no text; none where there are tool data, which have several spellings."""
+    texts: list[str] = []
+    for piece in skeleton.pieces:
+        if isinstance(piece, str):
+            texts.append(piece)
+        elif piece.kind == "data":
+            return []
+        elif piece.kind == "reasoning":
+            texts.append(chat.messages[piece.message].reasoning or "")
+        else:
+            part = chat.messages[piece.message].parts[piece.part]
+            texts.append(part.text if isinstance(part, TextPart) else placeholders.get(part.kind, ""))
+    return texts
+
+
+def _placeholder(chat: ChatSample, slot: Slot, placeholders: Placeholders) -> str:
+    part = chat.messages[slot.message].parts[slot.part]
+    return placeholders.get(part.kind, "") if isinstance(part, MediaPart) else ""
+
+
+def _as_written(chat: ChatSample, slot: Slot) -> Iterator[str]:
     message = chat.messages[slot.message]
     if slot.kind == "reasoning":
-        return message.reasoning or ""
+        return trimmed(message.reasoning or "")
     part = message.parts[slot.part]
-    return part.text if isinstance(part, TextPart) else ""
-
-
-def _trimmed(text: str) -> Iterator[str]:
-    """The text itself first: few templates trim."""
-    yield text
-    yield from (text.strip(), text.rstrip(), text.lstrip(), text.strip("\n"), text.lstrip("\n"), text.rstrip("\n"))
+    text = part.text if isinstance(part, TextPart) else ""
+    return spellings(text) if message.role == "tool" else trimmed(text)
 
 
 def _rewritten(chat: ChatSample, piece: str | Slot) -> MaskError:
     where = ""
     if isinstance(piece, Slot) and piece.message >= 0:
         where = f" of message {piece.message} ({chat.messages[piece.message].role})"
+    what = "tool data" if isinstance(piece, Slot) and piece.kind == "data" else "text"
     return MaskError(
-        f"the chat template rewrites the text{where} or what follows it: it treats something in it specially",
+        f"the chat template rewrites the {what}{where} or what follows it: it treats something in it specially",
         code="template.text_rewritten",
         hint="look for thinking or tool marks in the text",
     )

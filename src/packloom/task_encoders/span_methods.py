@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from packloom.errors import MaskError
 from packloom.task_encoders.family import Boundary
-from packloom.task_encoders.skeleton import Skeleton, Slot, mark
+from packloom.task_encoders.skeleton import Placeholders, Skeleton, Slot, fill, mark
 from packloom.task_encoders.template import ChatTemplate
 from packloom.task_encoders.turns import Place, Span, TurnSpan, find_turns, match_turns
 from packloom.types import ChatSample
@@ -49,7 +48,6 @@ class TokenSearch:
 
     def find(self, skeleton: Skeleton, chat: ChatSample) -> tuple[TurnSpan, ...]:
         """Raises MaskError."""
-        self._refuse_headers_in_tool_data(chat)
         return find_turns(
             skeleton,
             chat,
@@ -57,16 +55,6 @@ class TokenSearch:
             prompt_prefixes=self.prompt_prefixes,
             thought_end=self.thought_end,
         )
-
-    def _refuse_headers_in_tool_data(self, chat: ChatSample) -> None:
-        """Tool data stand in the template's own writing, where a header spelled by them would be taken for one."""
-        items = [*chat.tools, *(call for message in chat.messages for call in message.tool_calls)]
-        data = "\n".join(json.dumps(dict(item), ensure_ascii=False) for item in items)
-        for boundary in self.boundaries:
-            if data and boundary.start.strip() in data:
-                raise MaskError(
-                    f"the tool data spell the turn header {boundary.start.strip()!r}", code="mask.control_token_in_text"
-                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +65,7 @@ class GenerationTags:
     """
 
     template: ChatTemplate
-    placeholder: str | None
+    placeholders: Placeholders
     ends: tuple[str, ...]
     prompt_prefixes: tuple[str, ...] = ()
     thought_end: str = ""
@@ -85,22 +73,11 @@ class GenerationTags:
 
     def find(self, skeleton: Skeleton, chat: ChatSample) -> tuple[TurnSpan, ...]:
         """Raises MaskError."""
-        marked, slots = mark(chat)
-        starts = skeleton.starts(self._texts(skeleton, slots))
-        spans = [self._span(skeleton, starts, start, end) for start, end in self.template.generation_ranges(marked)]
+        marked, _ = mark(chat)
+        rendered, ranges = self.template.generation_ranges(marked)
+        starts = skeleton.starts(fill(skeleton, marked, rendered, self.placeholders))
+        spans = [self._span(skeleton, starts, start, end) for start, end in ranges]
         return match_turns(skeleton, chat, spans, prompt_prefixes=self.prompt_prefixes, thought_end=self.thought_end)
-
-    def _texts(self, skeleton: Skeleton, slots: Sequence[Slot]) -> list[str]:
-        """What stood in each piece when the marked conversation was rendered."""
-        numbers = {slot: number for number, slot in enumerate(slots)}
-        return [
-            piece
-            if isinstance(piece, str)
-            else (self.placeholder or "")
-            if piece.kind == "image"
-            else f"\ue000{numbers[piece]}\ue001"
-            for piece in skeleton.pieces
-        ]
 
     def _span(self, skeleton: Skeleton, starts: Sequence[int], start: int, end: int) -> Span:
         if end <= start:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, get_args
 
 from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from packloom.errors import CookError
 from packloom.task_encoders.processors import ProcessorParts
-from packloom.types import ChatSample, MediaPart, Message, TextPart
+from packloom.types import ChatSample, MediaPart, Message, Role, TextPart
 
 ContentForm = Literal["parts", "string", "string_without_media"]
+
+#: What stands before a text where a template prints a message's content as the list that it is.
+PRINTED_LIST = r"""['"]text['"]: ?['"]"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,21 +27,37 @@ class ChatTemplate:
     """A chat template with the form of content that it renders in full.
 
     ``content`` is ``"parts"`` (lists everywhere), ``"string"`` (strings everywhere) or ``"string_without_media"``
-    (strings, but lists for turns with media).
+    (strings, but lists for turns with media, and for turns of several texts where the template takes them).
     """
 
     parts: ProcessorParts
     content: ContentForm
     variables: Mapping[str, Any]
+    facts: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)  # found by rendering probes
+
+    @cached_property
+    def lists(self) -> frozenset[Role]:
+        """The roles whose content may be a list of several texts: each is written, and no list is printed."""
+        return frozenset(role for role in get_args(Role) if self._takes_list(role))
 
     def render(self, chat: ChatSample, *, add_generation_prompt: bool = False) -> str:
         """Render the whole conversation once; raises CookError if the template refuses it."""
         messages = [self._message(message) for message in chat.messages]
+        tools = [dict(tool) for tool in chat.tools] or None
+        return self._apply(messages, tools=tools, add_generation_prompt=add_generation_prompt)
+
+    def _apply(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
         try:
             return str(
                 self.parts.tokenizer.apply_chat_template(
                     messages,
-                    tools=[dict(tool) for tool in chat.tools] or None,
+                    tools=tools,
                     chat_template=self.parts.chat_template,
                     tokenize=False,
                     add_generation_prompt=add_generation_prompt,
@@ -47,16 +67,16 @@ class ChatTemplate:
         except (TemplateError, TypeError, ValueError) as error:  # the last two: data that the template does not expect
             raise CookError(f"the chat template refuses this conversation: {error}", code="template.refused") from error
 
-    def generation_ranges(self, chat: ChatSample) -> list[tuple[int, int]]:
-        """The characters of the rendering that the template's ``{% generation %}`` tags enclose."""
-        _, ranges = render_jinja_template(
+    def generation_ranges(self, chat: ChatSample) -> tuple[str, list[tuple[int, int]]]:
+        """The rendering, and its characters that the template's ``{% generation %}`` tags enclose."""
+        rendered, ranges = render_jinja_template(
             [[self._message(message) for message in chat.messages]],
             tools=[dict(tool) for tool in chat.tools] or None,
             chat_template=self.parts.chat_template,
             return_assistant_tokens_mask=True,
             **{**self.parts.tokenizer.special_tokens_map, **self.variables},
         )
-        return [(start, end) for start, end in ranges[0]]
+        return str(rendered[0]), [(start, end) for start, end in ranges[0]]
 
     @property
     def has_generation_tags(self) -> bool:
@@ -75,13 +95,37 @@ class ChatTemplate:
         return rendered | {name: value for name, value in optional.items() if value is not None}
 
     def _content(self, message: Message) -> str | list[dict[str, str]]:
-        with_media = any(isinstance(part, MediaPart) for part in message.parts)
-        if self.content == "string" or (self.content == "string_without_media" and not with_media):
-            return message.text
-        return [
-            {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": part.kind}
-            for part in message.parts
-        ]
+        return message.text if self._as_string(message) else _listed(message)
+
+    def _as_string(self, message: Message) -> bool:
+        if self.content != "string_without_media":
+            return self.content == "string"
+        texts = [part for part in message.parts if isinstance(part, TextPart)]
+        if len(texts) < len(message.parts):
+            return False
+        several = len(texts) > 1 and not any(part.read for part in texts)
+        return not several or message.role not in self.lists
+
+    def _takes_list(self, role: Role) -> bool:
+        texts = ("first probe text", "second probe text")
+        probe = Message(role=role, parts=tuple(TextPart(text=text) for text in texts))
+        before: dict[Role, tuple[Role, ...]] = {"assistant": ("user",), "tool": ("user", "assistant")}
+        messages = [{"role": other, "content": "probe"} for other in before.get(role, ())]
+        messages.append({"role": role, "content": _listed(probe)})  # type: ignore[dict-item]
+        if role == "system":
+            messages.append({"role": "user", "content": "probe"})
+        try:
+            rendered = self._apply(messages)
+        except CookError:
+            return False
+        return all(text in rendered for text in texts) and not re.search(PRINTED_LIST + texts[0], rendered)
+
+
+def _listed(message: Message) -> list[dict[str, str]]:
+    return [
+        {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": part.kind}
+        for part in message.parts
+    ]
 
 
 def fold_system(chat: ChatSample) -> ChatSample:

@@ -33,6 +33,8 @@ def _settle(message: Message, thinking: Thinking, policy: str, rendered: bool) -
     parts, reasoning = message.parts, message.reasoning
     first = parts[0] if parts else None
     inline = isinstance(first, TextPart) and first.text.lstrip().startswith(thinking.open)
+    if reasoning is None and not inline:
+        return message
     if inline and not rendered and policy == "keep":
         raise CookError(
             "thinking='keep' cannot be honoured: this template writes no reasoning, so it stands inside the answer",

@@ -1,79 +1,61 @@
-"""A conversation with tools and its template in; an error out unless the template writes every call in full."""
+"""The leaves of a conversation's tool data and those that its template writes in; an error out where one is lost."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Set
 
-from packloom.errors import MaskError
-from packloom.task_encoders.chat_checks import function_of
+from packloom.errors import CookError, MaskError
 from packloom.task_encoders.template import ChatTemplate
-from packloom.types import ChatSample, Message
+from packloom.task_encoders.tool_data import Leaf, ToolData
+from packloom.types import ChatSample, Message, TextPart
 
 
-def prove_tools_are_written(template: ChatTemplate, chat: ChatSample) -> None:
-    """Render once with marks for every name and every text in the arguments: each must be in the rendering.
+def prove_tools_are_written(template: ChatTemplate, data: ToolData, written: Set[int]) -> frozenset[int]:
+    """``written`` are the numbers of the leaves in the rendering. Returns those that belong to their call alone.
 
-    A template that drops calls, their arguments or the tools themselves is refused (MaskError): the row would train
-    on less than it holds. Names are looked for in a call's id too, for some templates write only that.
+    Required are names, arguments (every key, text and value), and of a schema its name and description and the name,
+    description, type and texts to choose from of each parameter. Raises MaskError: the row would train on less than it
+    holds. The rest of a schema, ids, and names beside a message may be left out.
     """
-    if not chat.tools and not any(message.tool_calls for message in chat.messages):
-        return
-    marks = _Marks()
-    tools = tuple(marks.tool(tool) for tool in chat.tools)
-    messages = tuple(marks.message(message, number) for number, message in enumerate(chat.messages))
-    rendered = template.render(dataclasses.replace(chat, tools=tools, messages=messages))
-    for mark, what in marks.meanings.items():
-        if mark not in rendered and json.dumps(mark)[1:-1] not in rendered:
-            raise MaskError(
-                f"the chat template drops {what}",
-                code="template.tool_call_lost",
-                hint="use a template that renders tools and tool_calls, or write them into the text",
-            )
+    owned = set()
+    for number, leaf in enumerate(data.leaves):
+        if not leaf.required:
+            continue
+        found = number if number in written else leaf.instead
+        if found not in written:
+            raise _lost(leaf)
+        owned.add(found)
+    if data.typed and not _writes_types(template):
+        raise MaskError(
+            "the chat template drops the types of tool parameters",
+            code="template.tool_call_lost",
+            hint="use a template that renders tools in full",
+        )
+    return frozenset(owned)
 
 
-class _Marks:
-    """Hands out marks and remembers what each stands for."""
-
-    def __init__(self) -> None:
-        self.meanings: dict[str, str] = {}
-
-    def tool(self, tool: Mapping[str, Any]) -> dict[str, Any]:
-        name = function_of(tool)["name"]
-        return _with_name(tool, self._mark(f"the tool {name!r}"))
-
-    def message(self, message: Message, number: int) -> Message:
-        calls = tuple(self._call(call, number) for call in message.tool_calls)
-        return dataclasses.replace(message, tool_calls=calls)
-
-    def _call(self, call: Mapping[str, Any], number: int) -> dict[str, Any]:
-        function = function_of(call)
-        name = function["name"]
-        mark = self._mark(f"the tool call {name!r} of message {number}")
-        marked = _with_name(call, mark)
-        if isinstance(marked.get("id"), str):
-            marked["id"] = marked["id"].replace(name, mark)
-        inner = marked.get("function", marked)
-        if isinstance(inner.get("arguments"), (Mapping, list)):
-            inner["arguments"] = self._leaves(inner["arguments"], name)
-        return marked
-
-    def _leaves(self, value: Any, name: str) -> Any:
-        if isinstance(value, Mapping):
-            return {key: self._leaves(item, name) for key, item in value.items()}
-        if isinstance(value, list):
-            return [self._leaves(item, name) for item in value]
-        return self._mark(f"an argument of the tool call {name!r}") if isinstance(value, str) and value else value
-
-    def _mark(self, meaning: str) -> str:
-        mark = f"\ue000{len(self.meanings)}\ue001"
-        self.meanings[mark] = meaning
-        return mark
+def _lost(leaf: Leaf) -> MaskError:
+    return MaskError(
+        f"the chat template drops {leaf.what}",
+        code="template.tool_call_lost",
+        hint="use a template that renders tools and tool_calls, or write them into the text",
+    )
 
 
-def _with_name(item: Mapping[str, Any], name: str) -> dict[str, Any]:
-    if "function" in item:
-        return {**item, "function": {**item["function"], "name": name}}
-    return {**item, "name": name}
+def _writes_types(template: ChatTemplate) -> bool:
+    """Whether another type of a parameter gives another rendering; tried once per template, for types are its words."""
+    if "types" not in template.facts:
+        try:
+            renderings = [_render_type(template, name) for name in ("string", "number", "boolean", "array")]
+            template.facts["types"] = len(set(renderings)) == len(renderings)
+        except CookError:  # it refuses the probe, which says nothing about types
+            template.facts["types"] = True
+    return template.facts["types"]
+
+
+def _render_type(template: ChatTemplate, name: str) -> str:
+    parameters = {"type": "object", "properties": {"x": {"type": name, "description": "d"}}}
+    tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}}
+    question = Message(role="user", parts=(TextPart(text="q"),))
+    answer = Message(role="assistant", parts=(TextPart(text="a"),))
+    return template.render(ChatSample(key="probe", messages=(question, answer), tools=(tool,)))

@@ -134,18 +134,21 @@ def _owners(skeleton: Skeleton, span: Span) -> set[int]:
 
 
 def _prove(span: Span, turn: int, skeleton: Skeleton) -> None:
-    """Only this turn's own texts stand in its span."""
+    """Only this turn's own texts and calls stand in its span."""
     for other in sorted(_owners(skeleton, span) - {turn}):
-        raise MaskError(f"the span of assistant message {turn} holds a part of message {other}", code="mask.span_text")
+        part = f"a part of message {other}" if other >= 0 else "a part of a tool's schema"
+        raise MaskError(f"the span of assistant message {turn} holds {part}", code="mask.span_text")
 
 
 def _prove_nothing_is_outside(spans: Sequence[Span], turns: Sequence[int], skeleton: Skeleton) -> None:
-    """No assistant text stands outside the span of its turn."""
+    """No assistant text stands outside the span of its turn, and every call stands in it (and maybe elsewhere)."""
+    places = {turn: range(span.start.piece, span.end.piece + 1) for span, turn in zip(spans, turns, strict=True)}
+    inside = {skeleton.pieces[n] for place in places.values() for n in place if n < len(skeleton.pieces)}
     for number, piece in enumerate(skeleton.pieces):
-        if not isinstance(piece, Slot) or piece.message not in turns:
+        if not isinstance(piece, Slot) or piece.message not in places:
             continue
-        span = spans[turns.index(piece.message)]
-        if not span.start.piece <= number <= span.end.piece:
+        lost = piece.owned and piece not in inside if piece.kind == "data" else number not in places[piece.message]
+        if lost:
             raise MaskError(
                 f"a part of assistant message {piece.message} stands outside its span", code="mask.span_text"
             )
@@ -166,7 +169,7 @@ def _behind_reasoning(skeleton: Skeleton, span: Span, thought_end: str) -> Place
         if not isinstance(piece, Slot) or piece.kind != "reasoning":
             continue
         if isinstance(following, Slot):
-            return None
+            return Place(piece=number + 1, offset=0)
         offset = following.find(thought_end) + len(thought_end) if thought_end in following else 0
         offset += len(following[offset:]) - len(following[offset:].lstrip())
         return Place(piece=number + 1, offset=min(offset, span.end.offset if span.end.piece == number + 1 else offset))

@@ -1,0 +1,67 @@
+"""A loaded GLM-V processor and the video settings in, the rule of its videos out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+
+from packloom.config_video import VideoConfig
+from packloom.task_encoders.glm_images import IMAGE_TOKEN
+from packloom.task_encoders.grid_videos import GridVideoRule
+from packloom.task_encoders.processors import ProcessorParts
+from packloom.task_encoders.qwen_videos import COMMON, VolumeSize, pixel_bounds_of, video_rule_of
+from packloom.task_encoders.settings_images import named_token
+from packloom.task_encoders.video_sampling import by_duration, from_start
+from packloom.task_encoders.video_settings import with_defaults
+
+#: ``Glm4vVideoProcessor`` and ``Glm46VVideoProcessor``: clips are bounded by their seconds, not by frames.
+_GLM = {
+    **COMMON,
+    "image_mean": OPENAI_CLIP_MEAN,
+    "image_std": OPENAI_CLIP_STD,
+    "size": {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 2 * 30_000},
+    "patch_size": 14,
+    "max_duration": 300,
+    "min_frames": 1,
+    "max_frames": 1 << 30,
+}
+
+
+def glm4v_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRule:
+    """GLM-4.1V: each temporal patch as an image, behind it the whole seconds of its first frame."""
+    found = with_defaults(parts.video_settings, _GLM)
+    low, high = pixel_bounds_of(found.size, config)
+    sizing = VolumeSize(
+        depth=found.temporal_patch_size,
+        factor=found.patch_size * found.merge_size,
+        min_pixels=low,
+        max_pixels=high,
+    )
+    rule = video_rule_of(parts, config, found, sizing)
+    return replace(
+        rule,
+        placeholder=named_token(parts, "video_token", "<|video|>"),
+        token=named_token(parts, "image_token", IMAGE_TOKEN),
+        sampling=replace(rule.sampling, max_seconds=float(found.max_duration)),
+        sampling_rule=from_start,
+        whole_patches=True,
+        stamp=_whole_seconds,
+    )
+
+
+def glm46v_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRule:
+    """GLM-4.6V: tenths of seconds, and a rate that depends on the clip's length. GLM-4.5V has the processor of 4.1V."""
+    if parts.processor_class == "Glm4vProcessor":
+        return glm4v_video_rule(parts, config)
+    rule = glm4v_video_rule(parts, config)
+    sampling = replace(rule.sampling, fps=config.fps)
+    return replace(rule, sampling=sampling, sampling_rule=by_duration, stamp=_tenths)
+
+
+def _whole_seconds(first: float, last: float) -> str:
+    return f"<|begin_of_image|>{IMAGE_TOKEN}<|end_of_image|>{int(first)}"
+
+
+def _tenths(first: float, last: float) -> str:
+    return f"<|begin_of_image|>{IMAGE_TOKEN}<|end_of_image|>{first:.1f} seconds"

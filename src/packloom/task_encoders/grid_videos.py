@@ -1,0 +1,161 @@
+"""Videos of the families with patch grids: a clip in; its frames, its grid, its text with times, and its patches out.
+
+Qwen2-VL and Qwen2.5-VL write one run of tokens per video. Qwen3-VL, Qwen3.5 and GLM write each temporal patch of it as
+an image of its own, with its time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from packloom.errors import MediaError
+from packloom.pixels import decode_pixels
+from packloom.task_encoders.family import ImageLayout
+from packloom.task_encoders.grid_images import MAX_ASPECT_RATIO
+from packloom.task_encoders.image_backends import Resize
+from packloom.task_encoders.video import Clip
+from packloom.task_encoders.video_sampling import Sampling, SamplingRule, frames_of
+from packloom.types import Frames
+
+#: (frames, height, width) → (height, width) of each frame after resizing; raises MediaError
+Sizing = Callable[[int, int, int], "tuple[int, int]"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridVideoRule:
+    """Frames are resized alike, and cut into patches of several frames each; one token for merge × merge patches.
+
+    ``stamp`` writes one temporal patch with its time; None: the whole video is one run.
+    """
+
+    placeholder: str
+    token: str
+    patch_size: int
+    merge_size: int
+    temporal_patch_size: int
+    sampling: Sampling
+    sampling_rule: SamplingRule
+    sizing: Sizing
+    resize: Resize
+    table: Tensor  # [C, 256], see pixels.decode_pixels
+    whole_patches: bool = False  # a clip of fewer frames than a temporal patch repeats its last one
+    stamp: Callable[[float, float], str] | None = None  # (time of the first frame of the patch, of its last) → text
+    tokens_per_second: float | None = None  # of positions along time; None: one for each temporal patch
+    reference_positions: bool = True
+    with_seconds: bool = False  # second_per_grid_ts
+
+    @property
+    def model_keys(self) -> tuple[str, ...]:
+        """The tensors that the model reads."""
+        seconds = ("second_per_grid_ts",) if self.with_seconds else ()
+        return ("pixel_values_videos", "video_grid_thw", *seconds)
+
+    def sample(self, clip: Clip) -> Frames:
+        """The frames that the processor's own rule takes."""
+        indices = self.sampling_rule(clip.num_frames, clip.fps, self.sampling)
+        if self.whole_patches:
+            indices += indices[-1:] * (self.temporal_patch_size - len(indices))
+        return frames_of(indices, clip.seconds, clip.fps)
+
+    def measure(self, name: str, height: int, width: int, frames: Frames) -> ImageLayout:
+        """The layout of these frames; raises MediaError for sizes that the processor refuses."""
+        try:
+            rows, columns = (side // self.patch_size for side in self.sizing(len(frames.indices), height, width))
+        except MediaError as error:
+            raise MediaError(f"{name}: {error.reason}", code=error.code, hint=error.hint) from error
+        steps = -(-len(frames.indices) // self.temporal_patch_size)
+        tokens = rows * columns // self.merge_size**2
+        grid = (rows // self.merge_size, columns // self.merge_size)
+        return ImageLayout(
+            kind="video",
+            text=self.token if self.stamp is None else self._stamped(frames, steps),
+            runs=(steps * tokens,) if self.stamp is None else (tokens,) * steps,
+            num_patches=steps * rows * columns,
+            grid_thw=(steps, rows, columns),
+            token_grid=(steps if self.stamp is None else 1, *grid),
+            per_run=self.stamp is not None,
+            time_step=1.0 if self.tokens_per_second is None else self.tokens_per_second * self._seconds(frames),
+            advance=max(grid) if self.stamp is None and not self.reference_positions else None,
+        )
+
+    def _stamped(self, frames: Frames, steps: int) -> str:
+        size = self.temporal_patch_size
+        seconds = [*frames.seconds, *frames.seconds[-1:] * (steps * size - len(frames.seconds))]
+        pairs = zip(seconds[::size], seconds[size - 1 :: size], strict=True)
+        return "".join(self.stamp(first, last) for first, last in pairs) if self.stamp else ""
+
+    def _seconds(self, frames: Frames) -> float:
+        """Of one temporal patch, by the rate at which frames were really taken."""
+        return self.temporal_patch_size / frames.fps
+
+    def shrink(self, frame: np.ndarray, num_frames: int) -> np.ndarray:
+        """[H, W, 3] uint8 → [C, h, w] uint8."""
+        return self.resize(Image.fromarray(frame), *self.sizing(num_frames, *frame.shape[:2]))
+
+    def process(self, planes: np.ndarray, frames: Frames) -> dict[str, Tensor]:
+        """``pixel_values_videos`` [P, D] float32, ``video_grid_thw`` [1, 3], and ``second_per_grid_ts`` [1]."""
+        patches, grid = self._patches(decode_pixels(torch.from_numpy(planes), self.table))
+        made = {"pixel_values_videos": patches, "video_grid_thw": torch.tensor([grid])}
+        if self.with_seconds:
+            made["second_per_grid_ts"] = torch.tensor([self._seconds(frames)])
+        return made
+
+    def _patches(self, planes: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
+        """[F, C, H, W] → [P, D]; the last frame is repeated to whole temporal patches.
+
+        Source: ``patchify`` of the Qwen2-VL video processor.
+        """
+        size, merge, depth = self.patch_size, self.merge_size, self.temporal_patch_size
+        if missing := -len(planes) % depth:
+            planes = torch.cat((planes, planes[-1:].expand(missing, -1, -1, -1)))
+        count, channels, height, width = planes.shape
+        steps, rows, columns = count // depth, height // size, width // size
+        cut = planes.reshape(steps, depth, channels, rows // merge, merge, size, columns // merge, merge, size)
+        moved = cut.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
+        return moved.reshape(steps * rows * columns, channels * depth * size * size), (steps, rows, columns)
+
+    def produced(self, tensors: dict[str, Tensor]) -> object:
+        """The grid, and the number of patches."""
+        return tuple(tensors["video_grid_thw"][0].tolist()), len(tensors["pixel_values_videos"])
+
+    def expected(self, layout: ImageLayout) -> object:
+        """The same, as predicted."""
+        return layout.grid_thw, layout.num_patches
+
+
+def fit_volume(
+    frames: int, height: int, width: int, *, depth: int, factor: int, min_pixels: int, max_pixels: int
+) -> tuple[int, int]:
+    """(height, width) of frames whose pixels are bounded all together.
+
+    Raises MediaError above the aspect-ratio limit. Source: ``smart_resize`` of the video processors of Qwen3-VL and
+    GLM-4V.
+    """
+    if min(height, width) < factor:
+        scale = max(factor / height, factor / width)
+        height, width = int(height * scale), int(width * scale)
+    if max(height, width) / min(height, width) > MAX_ASPECT_RATIO:
+        raise MediaError(
+            f"frames of {width}x{height} are thinner than {MAX_ASPECT_RATIO}:1, which the processor refuses",
+            code="media.aspect_ratio",
+            hint="crop or pad them",
+        )
+    # round() halves to even, as the processor does
+    new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
+    counted = round(frames / depth) * depth
+    if counted * new_height * new_width > max_pixels:
+        scale = math.sqrt(frames * height * width / max_pixels)
+        new_height = max(factor, math.floor(height / scale / factor) * factor)
+        new_width = max(factor, math.floor(width / scale / factor) * factor)
+    elif counted * new_height * new_width < min_pixels:
+        scale = math.sqrt(min_pixels / (frames * height * width))
+        new_height = math.ceil(height * scale / factor) * factor
+        new_width = math.ceil(width * scale / factor) * factor
+    return new_height, new_width

@@ -1,0 +1,113 @@
+"""An image processor and the name of a backend in; that backend's resize and table of pixel values, without it, out.
+
+transformers has most image processors twice: on torchvision and on Pillow. Their pixels differ in the filter's rounding
+and in the last bits of the normalisation. Both are reproduced here with torch and Pillow alone.
+"""
+
+from __future__ import annotations
+
+import platform
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoImageProcessor
+from transformers.image_transforms import normalize, rescale
+
+from packloom.errors import CapabilityError
+
+Backend = Literal["torchvision", "pil"]
+#: (image, height, width) → [C, height, width] uint8
+Resize = Callable[[Image.Image, int, int], np.ndarray]
+
+_MODES = {Image.Resampling.BILINEAR: "bilinear", Image.Resampling.BICUBIC: "bicubic"}
+_BYTES = np.arange(256, dtype=np.uint8)
+
+
+def backend_of(images: Any) -> Backend:
+    """The backend that a loaded image processor runs on; processors without a second one count as Pillow's."""
+    return "torchvision" if getattr(images, "backend", "pil") == "torchvision" else "pil"
+
+
+def on_backend(images: Any, backend: Backend) -> Any | None:
+    """The same processor with the same settings on another backend; None if that cannot be had here."""
+    if backend_of(images) == backend:
+        return images
+    with tempfile.TemporaryDirectory() as folder:
+        images.save_pretrained(folder)
+        try:
+            other = AutoImageProcessor.from_pretrained(folder, backend=backend)
+        except (ImportError, ValueError):
+            return None
+    return other if backend_of(other) == backend else None
+
+
+def make_resize(images: Any, backend: Backend) -> Resize:
+    """How this backend resizes with the processor's filter; raises CapabilityError for a filter not known here."""
+    resample = Image.Resampling(images.resample)
+    if resample not in _MODES:
+        raise CapabilityError(f"the filter {resample.name} is not reproduced, only bilinear and bicubic")
+    if backend == "pil":
+        return partial(_pillow_resize, resample=resample)
+    return partial(_torch_resize, mode=_MODES[resample])
+
+
+def _pillow_resize(image: Image.Image, height: int, width: int, *, resample: Image.Resampling) -> np.ndarray:
+    return _planes(np.asarray(image.resize((width, height), resample)))
+
+
+def _planes(pixels: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _torch_resize(image: Image.Image, height: int, width: int, *, mode: str) -> np.ndarray:
+    """As torchvision.transforms.v2.functional.resize on uint8."""
+    pixels = np.array(image)
+    if pixels.shape[:2] == (height, width):
+        return _planes(pixels)
+    planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    if mode == "bilinear" and not _has_native_bilinear():
+        made = functional.interpolate(planes.float(), size=(height, width), mode=mode, antialias=True)
+        return made.round_().to(torch.uint8)[0].contiguous().numpy()
+    made = functional.interpolate(planes, size=(height, width), mode=mode, antialias=True)
+    return made[0].contiguous().numpy()
+
+
+def _has_native_bilinear() -> bool:
+    """Whether torchvision trusts torch's bilinear resize of bytes on this processor."""
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") or platform.machine() in ("aarch64", "arm64")
+
+
+def pixel_table(images: Any, backend: Backend) -> Tensor:
+    """[C, 256] float32: what the processor makes of each byte in each channel; one row if all are alike.
+
+    Source: ``rescale_and_normalize`` of transformers' two backends; the order of operations decides the last bit.
+    """
+    channels = len(images.image_mean) if images.do_normalize else 3
+    table = _torch_table(images, channels) if backend == "torchvision" else _numpy_table(images, channels)
+    return table[:1] if torch.equal(table, table[:1].expand_as(table)) else table
+
+
+def _torch_table(images: Any, channels: int) -> Tensor:
+    values = torch.from_numpy(_BYTES).to(torch.float32).repeat(channels, 1)
+    if not images.do_normalize:
+        return values * images.rescale_factor if images.do_rescale else values
+    mean, std = torch.tensor(images.image_mean), torch.tensor(images.image_std)
+    if images.do_rescale:
+        mean, std = mean * (1.0 / images.rescale_factor), std * (1.0 / images.rescale_factor)
+    return values.sub_(mean[:, None]).div_(std[:, None])
+
+
+def _numpy_table(images: Any, channels: int) -> Tensor:
+    values = np.tile(_BYTES, (channels, 1, 1))  # [C, 1, 256], an image of one line
+    if images.do_rescale:
+        values = rescale(values, images.rescale_factor, input_data_format="channels_first")
+    if images.do_normalize:
+        values = normalize(values, images.image_mean, images.image_std, input_data_format="channels_first")
+    return torch.from_numpy(np.ascontiguousarray(values[:, 0].astype(np.float32)))

@@ -1,0 +1,99 @@
+"""Compressed videos in; their frames and token counts from the container, and later the model's tensors, out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from packloom.config import SampleLimits
+from packloom.errors import BudgetError, MediaError
+from packloom.task_encoders.family import ImageLayout, VideoRule
+from packloom.task_encoders.limits import check_pixels
+from packloom.task_encoders.video import Clip, decode_frames, read_clip
+from packloom.types import EncodedMedia, Media
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoLoader:
+    """Measures videos by their containers, and decodes and processes only the frames that were chosen.
+
+    ``rule`` is None for an encoder that takes no videos; then it is given none.
+    """
+
+    name: str
+    rule: VideoRule | None
+
+    def measure(self, media: Sequence[Media], limits: SampleLimits) -> list[tuple[EncodedMedia, ImageLayout]]:
+        """Each video with its frames and layout, nothing decoded. Raises MediaError or BudgetError."""
+        if limits.max_videos is not None and len(media) > limits.max_videos:
+            raise BudgetError(f"{len(media)} videos; the limit max_videos is {limits.max_videos}", code="budget.videos")
+        measured = [self._measure(item, limits) for item in media]
+        tokens = sum(encoded.num_tokens for encoded, _ in measured)
+        if limits.max_video_tokens is not None and tokens > limits.max_video_tokens:
+            raise BudgetError(
+                f"{tokens} video tokens; the limit max_video_tokens is {limits.max_video_tokens}",
+                code="budget.video_tokens",
+                hint="lower video.fps, video.max_frames or video.max_pixels",
+            )
+        return measured
+
+    def _measure(self, media: Media, limits: SampleLimits) -> tuple[EncodedMedia, ImageLayout]:
+        clip = read_clip(media)
+        rule = self._rule(media)
+        _check_clip(clip, limits)
+        frames = rule.sample(clip)
+        layout = rule.measure(media.name, clip.height, clip.width, frames)
+        encoded = EncodedMedia(
+            media=media,
+            height=clip.height,
+            width=clip.width,
+            num_tokens=sum(layout.runs),
+            num_patches=layout.num_patches,
+            grid_thw=layout.grid_thw,
+            frames=frames,
+        )
+        return encoded, layout
+
+    def load(self, media: Sequence[EncodedMedia]) -> dict[str, Tensor]:
+        """The tensors of one sample's videos, in order; raises MediaError for damaged or missing frames."""
+        made = [self._load(item) for item in media]
+        keys = self._rule(media[0].media).model_keys if media else ()
+        return {key: torch.cat([tensors[key] for tensors in made]) for key in keys}
+
+    def _load(self, item: EncodedMedia) -> dict[str, Tensor]:
+        rule = self._rule(item.media)
+        if item.frames is None:
+            raise MediaError(f"{item.media.name}: its frames were not chosen", code="media.unsupported")
+        clip = read_clip(item.media)
+        if (clip.height, clip.width) != (item.height, item.width) or max(item.frames.indices) >= clip.num_frames:
+            raise MediaError(f"{item.media.name} is not the video that was measured", code="media.size_differs")
+        layout = rule.measure(item.media.name, item.height, item.width, item.frames)
+        shrink = partial(rule.shrink, num_frames=len(item.frames.indices))
+        tensors = rule.process(decode_frames(item.media, clip, item.frames.indices, shrink), item.frames)
+        expected, produced = rule.expected(layout), rule.produced(tensors)
+        if expected != produced:
+            raise MediaError(
+                f"{item.media.name}: {expected} was predicted from the header, but {produced} was made",
+                code="media.count_differs",
+            )
+        return tensors
+
+    def _rule(self, media: Media) -> VideoRule:
+        if self.rule is None:
+            raise MediaError(
+                f"{media.name} is a video, which this encoder ({self.name}) does not take", code="media.unsupported"
+            )
+        return self.rule
+
+
+def _check_clip(clip: Clip, limits: SampleLimits) -> None:
+    check_pixels(clip.name, clip.height, clip.width, limits)
+    if limits.max_video_seconds is not None and clip.duration > limits.max_video_seconds:
+        raise BudgetError(
+            f"{clip.name} lasts {clip.duration:.1f} seconds; the limit max_video_seconds is {limits.max_video_seconds}",
+            code="budget.video_seconds",
+        )
