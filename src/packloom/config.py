@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypedDict, get_args
 
 import yaml
 
+from packloom.alignment import FP8_MULTIPLES, segment_multiple
+from packloom.blend import Blend
+from packloom.config_fields import check_types, from_mapping, require
+from packloom.config_packing import PackingConfig as PackingConfig
+from packloom.config_video import VideoConfig
 from packloom.errors import ConfigError
 from packloom.types import LabelShift, Layout
-
-_T = TypeVar("_T")
 
 LossOn = Literal["all_turns", "last_turn", "all_text"]
 ThinkingPolicy = Literal["keep", "drop", "supervise"]
 ControlTokenPolicy = Literal["refuse", "neutralise"]
 TailPolicy = Literal["pad", "drop", "wrap"]
-
-
-def _check_types(config: Any) -> None:
-    """Hold each field to the plain types that its annotation admits; raises ConfigError."""
-    for name, hint in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            _require(isinstance(value, hint), f"{name} must be a {hint.__name__}, got {value!r}")
-        else:
-            _convert(hint, value, name)
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise ConfigError(message)
+MediaPath = Literal["fast", "exact_hf"]
+PixelBackend = Literal["auto", "torchvision", "pil"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +34,14 @@ class SampleLimits:
     max_images: int | None = None
     max_image_tokens: int | None = None
     max_pixels: int | None = 89_478_485  # of one image's header size, before decoding; Pillow refuses twice this anyway
+    max_videos: int | None = None
+    max_video_tokens: int | None = None
+    max_video_seconds: float | None = None  # of one clip, before frames are chosen
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         for name, value in dataclasses.asdict(self).items():
-            _require(value is None or value > 0, f"limits.{name} must be positive or null, got {value}")
+            require(value is None or value > 0, f"limits.{name} must be positive or null, got {value}")
 
 
 class SampleSettings(TypedDict, total=False):
@@ -61,6 +55,9 @@ class SampleSettings(TypedDict, total=False):
     thinking: ThinkingPolicy
     control_tokens: ControlTokenPolicy
     train_terminator: bool
+    media: MediaPath
+    pixels: PixelBackend
+    video: VideoConfig
     limits: SampleLimits
 
 
@@ -68,7 +65,7 @@ def sample_config(settings: Mapping[str, Any]) -> SampleConfig:
     """A SampleConfig from keyword arguments; an unknown one is a ConfigError."""
     known = [item.name for item in dataclasses.fields(SampleConfig)]
     unknown = sorted(set(settings) - set(known))
-    _require(not unknown, f"an encoder has no setting {', '.join(unknown)}; known: {', '.join(known)}")
+    require(not unknown, f"an encoder has no setting {', '.join(unknown)}; known: {', '.join(known)}")
     return SampleConfig(**settings)
 
 
@@ -84,25 +81,34 @@ class SampleConfig:
     thinking: ThinkingPolicy = "supervise"  # reasoning: trained on, kept as context, or dropped before rendering
     control_tokens: ControlTokenPolicy = "refuse"  # texts that spell control tokens: refused, or read as plain text
     train_terminator: bool = True  # False leaves the stop token of each turn out of the loss
+    media: MediaPath = "fast"  # images as bytes where that is proved to equal the HF processor, or its own floats
+    pixels: PixelBackend = "auto"  # whose resizing: that of the processor as it was loaded, or of this backend
+    video: VideoConfig = field(default_factory=VideoConfig)
     limits: SampleLimits = field(default_factory=SampleLimits)
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _require(self.max_length is None or self.max_length > 0, f"max_length must be positive, got {self.max_length}")
-        _require(self.overlong in ("drop", "truncate"), f"overlong must be 'drop' or 'truncate', got {self.overlong!r}")
-        for name, hint in (("loss_on", LossOn), ("thinking", ThinkingPolicy), ("control_tokens", ControlTokenPolicy)):
-            _require(
+        check_types(self)
+        require(self.max_length is None or self.max_length > 0, f"max_length must be positive, got {self.max_length}")
+        require(self.overlong in ("drop", "truncate"), f"overlong must be 'drop' or 'truncate', got {self.overlong!r}")
+        for name, hint in (
+            ("loss_on", LossOn),
+            ("thinking", ThinkingPolicy),
+            ("control_tokens", ControlTokenPolicy),
+            ("media", MediaPath),
+            ("pixels", PixelBackend),
+        ):
+            require(
                 getattr(self, name) in get_args(hint),
                 f"{name} must be one of {get_args(hint)}, got {getattr(self, name)!r}",
             )
         for name, value in (("min_pixels", self.min_pixels), ("max_pixels", self.max_pixels)):
-            _require(value is None or value > 0, f"{name} must be positive, got {value}")
+            require(value is None or value > 0, f"{name} must be positive, got {value}")
         if self.min_pixels is not None and self.max_pixels is not None:
-            _require(
+            require(
                 self.min_pixels <= self.max_pixels,
                 f"min_pixels {self.min_pixels} is above max_pixels {self.max_pixels}",
             )
-        _require(
+        require(
             self.overlong == "drop" or self.max_length is not None,
             "overlong='truncate' needs max_length: set the length to truncate to",
         )
@@ -112,46 +118,28 @@ class SampleConfig:
 class SourceConfig:
     """Which shards are read and in what order."""
 
-    path: str | tuple[str, ...] = ()  # folder, tar, brace pattern, or a tuple of them
+    path: str | tuple[str, ...] = ()  # folder, tar, brace pattern, or a tuple of them; or the YAML file of a blend
+    blend: Blend | None = None  # instead of a path
     index_dir: str | None = None  # where the index is, if not in .packloom beside the shards
     split_part: str | None = None  # of a folder that Energon prepared; None: train
+    aux: Mapping[str, str] = field(default_factory=dict)  # alias → indexed dataset that samples name media of
     shuffle: bool = True
     shuffle_window: int = 1000  # samples that a lane (of an un-indexed dataset: a worker) shuffles among
     shuffle_block: int = 16  # samples that stay together on disk, and are read together; indexed datasets only
     seed: int = 0
     epochs: int | None = None  # None repeats for ever
+    plan: str | None = None  # file of ``packloom plan``, which then says what shares a pack; see docs/plan.md
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _require(bool(self.path), "source.path is empty: name a folder of shards, a tar file or a brace pattern")
+        check_types(self)
+        require(
+            bool(self.path) != (self.blend is not None),
+            "source.path is empty: name a folder of shards, a tar file, a brace pattern, the YAML file of a blend (or"
+            " give a Blend, alone)",
+        )
         for name in ("shuffle_window", "shuffle_block"):
-            _require(getattr(self, name) > 0, f"source.{name} must be positive, got {getattr(self, name)}")
-        _require(self.epochs is None or self.epochs > 0, f"epochs must be positive or null, got {self.epochs}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackingConfig:
-    """How samples share a pack. Packing is on exactly when the loader's layout is ``"packed"``."""
-
-    pack_length: int | None = None  # T's budget in tokens; None takes the encoder's max_length
-    max_patches: int | None = None  # vision patches per pack
-    open_packs: int = 16  # packs' worth of samples that may wait; 32 or more fill better where samples are long
-    buffer_size: int = 64  # further samples that may wait, to choose from
-    max_wait: int = 2000  # no sample waits for more than this many further samples
-    segment_multiple: int = 1  # each segment is padded to a multiple of this (2·cp, cp·tp, ...)
-    pad_to_length: bool = False  # every pack exactly pack_length long
-
-    def __post_init__(self) -> None:
-        _check_types(self)
-        for name in ("pack_length", "max_patches", "open_packs", "max_wait", "segment_multiple"):
-            value = getattr(self, name)
-            _require(value is None or value > 0, f"packing.{name} must be positive, got {value}")
-        _require(self.buffer_size >= 0, f"packing.buffer_size must not be negative, got {self.buffer_size}")
-        if self.pack_length is not None:
-            _require(
-                self.pack_length % self.segment_multiple == 0,
-                f"pack_length {self.pack_length} is not a multiple of segment_multiple {self.segment_multiple}",
-            )
+            require(getattr(self, name) > 0, f"source.{name} must be positive, got {getattr(self, name)}")
+        require(self.epochs is None or self.epochs > 0, f"epochs must be positive or null, got {self.epochs}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +149,10 @@ class LoaderConfig:
     layout: Layout = "packed"
     micro_batch_size: int = 1
     label_shift: LabelShift = "next_token"
-    pad_to_multiple_of: int = 1  # padded layout: S is rounded up to a multiple of this
+    expand_pixels: bool = False  # float pixels in every batch; else bytes, which route and hf_model_inputs expand
+    pad_to_multiple_of: int = 1  # S, or T, is rounded up to a multiple of this
+    fp8: Literal["fp8", "mxfp8"] | None = None  # and of 16, or 32, for kernels of this precision
+    dummy_media: Literal["per_batch", "off"] = "off"  # one for each batch without media, inside the pack's length
     num_workers: int = 0
     start_method: Literal["spawn", "fork", "forkserver"] | None = None  # None: torch's default
     prefetch_factor: int = 2
@@ -171,27 +162,44 @@ class LoaderConfig:
     tail: TailPolicy = "pad"  # the end of a finite run: zero-loss rows, or further samples, or dropping what is left
     on_error: Literal["skip", "raise"] = "skip"
     quarantine: str | None = None  # JSON-lines file that names each skipped sample
-    max_consecutive_errors: int = 100
+    max_consecutive_errors: int = 100  # samples of a worker that fail in one stage, one after the other: the run ends
+    max_error_fraction: float | None = 0.5  # a larger share of a worker's samples lost ends the run too; null: never
+    min_error_samples: int = 1000  # of which a stage must have seen so many first
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _require(self.layout in ("packed", "padded"), f"layout must be 'packed' or 'padded', got {self.layout!r}")
-        _require(
+        check_types(self)
+        require(self.layout in ("packed", "padded"), f"layout must be 'packed' or 'padded', got {self.layout!r}")
+        require(
             self.label_shift in ("next_token", "none"),
             f"label_shift must be 'next_token' or 'none', got {self.label_shift!r}",
         )
-        _require(self.on_error in ("skip", "raise"), f"on_error must be 'skip' or 'raise', got {self.on_error!r}")
-        _require(self.tail in get_args(TailPolicy), f"tail must be one of {get_args(TailPolicy)}, got {self.tail!r}")
-        for name in ("micro_batch_size", "pad_to_multiple_of", "prefetch_factor", "max_consecutive_errors"):
-            _require(getattr(self, name) > 0, f"loader.{name} must be positive, got {getattr(self, name)}")
+        require(self.on_error in ("skip", "raise"), f"on_error must be 'skip' or 'raise', got {self.on_error!r}")
+        require(self.tail in get_args(TailPolicy), f"tail must be one of {get_args(TailPolicy)}, got {self.tail!r}")
+        for name in (
+            "micro_batch_size",
+            "pad_to_multiple_of",
+            "prefetch_factor",
+            "max_consecutive_errors",
+            "min_error_samples",
+        ):
+            require(getattr(self, name) > 0, f"loader.{name} must be positive, got {getattr(self, name)}")
+        require(
+            self.max_error_fraction is None or 0 <= self.max_error_fraction <= 1,
+            f"loader.max_error_fraction must be in 0..1 or null, got {self.max_error_fraction}",
+        )
         for name in ("num_lanes", "min_lane_samples"):
-            _require(getattr(self, name) > 0, f"loader.{name} must be positive, got {getattr(self, name)}")
-        _require(self.num_workers >= 0, f"loader.num_workers must not be negative, got {self.num_workers}")
-        _require(
+            require(getattr(self, name) > 0, f"loader.{name} must be positive, got {getattr(self, name)}")
+        require(
+            self.dummy_media in ("per_batch", "off"),
+            f"loader.dummy_media must be per_batch or off, got {self.dummy_media!r}",
+        )
+        require(self.fp8 in (None, *FP8_MULTIPLES), f"loader.fp8 must be fp8, mxfp8 or null, got {self.fp8!r}")
+        require(self.num_workers >= 0, f"loader.num_workers must not be negative, got {self.num_workers}")
+        require(
             self.start_method in (None, "spawn", "fork", "forkserver"),
             f"loader.start_method must be spawn, fork, forkserver or null, got {self.start_method!r}",
         )
-        _require(
+        require(
             self.layout == "padded" or self.micro_batch_size == 1,
             f"a packed batch is one row of shape [1, T]: micro_batch_size must be 1, got {self.micro_batch_size}"
             " (raise pack_length instead)",
@@ -203,23 +211,38 @@ class DistributionConfig:
     """This rank's place among the data-parallel ranks; tensor-, pipeline- and context-parallel peers share one.
 
     None: that of the device mesh or process group that ``build_loader`` is given, or of the initialised process group.
+    The sizes of the other dimensions say what lengths must be multiples of: 2·cp, and cp·tp with sequence parallelism.
     """
 
     dp_rank: int | None = None
     dp_size: int | None = None
+    cp_size: int = 1  # context-parallel ranks, which share the tokens of a batch
+    tp_size: int = 1  # tensor-parallel ranks; only sequence parallelism cuts tokens among them
+    sequence_parallel: bool = False
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         rank, size = self.dp_rank, self.dp_size
-        _require((rank is None) == (size is None), f"dp_rank {rank} and dp_size {size} go together: state both or none")
+        require((rank is None) == (size is None), f"dp_rank {rank} and dp_size {size} go together: state both or none")
         if rank is not None and size is not None:
-            _require(size > 0, f"dp_size must be positive, got {size}")
-            _require(0 <= rank < size, f"dp_rank {rank} is not in 0..{size - 1}")
+            require(size > 0, f"dp_size must be positive, got {size}")
+            require(0 <= rank < size, f"dp_rank {rank} is not in 0..{size - 1}")
+        for name in ("cp_size", "tp_size"):
+            require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+
+    @property
+    def multiple(self) -> int:
+        """What each segment of a pack, or S, must be a multiple of."""
+        return segment_multiple(cp=self.cp_size, tp=self.tp_size, sequence_parallel=self.sequence_parallel)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """A whole data pipeline: one frozen dataclass per stage."""
+    """A whole data pipeline: one frozen dataclass per stage.
+
+    ``packing.segment_multiple`` and ``loader.pad_to_multiple_of`` become multiples of what the parallel dimensions and
+    FP8 ask for, so that no batch is of a length that the model refuses.
+    """
 
     source: SourceConfig
     sample: SampleConfig = field(default_factory=SampleConfig)
@@ -228,12 +251,34 @@ class DataConfig:
     distribution: DistributionConfig = field(default_factory=DistributionConfig)
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         length, pack = self.sample.max_length, self.packing.pack_length
-        _require(
+        require(
             self.loader.layout != "packed" or length is None or pack is None or length <= pack,
             f"sample.max_length {length} is above packing.pack_length {pack}: such a sample fits no pack",
         )
+        require(
+            self.packing.balance == "off" or self.loader.layout == "packed",
+            "balance='cost' is for packs: it needs layout='packed'",
+        )
+        self._align()
+
+    def _align(self) -> None:
+        """Raise the two multiples; a pack_length that is none of them is refused."""
+        place, pack = self.distribution, self.packing.pack_length
+        segments = math.lcm(self.packing.segment_multiple, place.multiple)
+        total = math.lcm(self.loader.pad_to_multiple_of, FP8_MULTIPLES[self.loader.fp8] if self.loader.fp8 else 1)
+        if self.loader.layout == "packed" and pack is not None:
+            wanted = f"cp_size={place.cp_size}, tp_size={place.tp_size}, fp8={self.loader.fp8}"
+            for name, multiple in (("segment_multiple", segments), ("pad_to_multiple_of", total)):
+                require(
+                    pack % multiple == 0,
+                    f"pack_length {pack} is not a multiple of {name} {multiple} (with {wanted}): use"
+                    f" {pack // multiple * multiple or multiple} or {(pack // multiple + 1) * multiple}",
+                )
+        # the dataclass is frozen for its users; what it derives is set while it is made
+        object.__setattr__(self, "packing", dataclasses.replace(self.packing, segment_multiple=segments))
+        object.__setattr__(self, "loader", dataclasses.replace(self.loader, pad_to_multiple_of=total))
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> DataConfig:
@@ -247,41 +292,3 @@ class DataConfig:
         if not isinstance(data, Mapping):
             raise ConfigError(f"{path} must hold a mapping with the stages source, sample, packing, loader")
         return from_mapping(cls, data, where=str(path))
-
-
-def from_mapping(kind: type[_T], data: Mapping[str, Any], *, where: str) -> _T:
-    """Build the config dataclass ``kind`` from plain data; nested stages are built in the same way."""
-    hints = get_type_hints(kind)
-    unknown = sorted(set(map(str, data)) - set(hints))
-    _require(not unknown, f"{where}: unknown key(s) {', '.join(unknown)}; known: {', '.join(hints)}")
-    missing = [f.name for f in dataclasses.fields(kind) if _is_required(f) and f.name not in data]  # type: ignore[arg-type]
-    _require(not missing, f"{where}: missing {', '.join(missing)}")
-    return kind(**{name: _convert(hints[name], value, f"{where}: {name}") for name, value in data.items()})
-
-
-def _is_required(item: dataclasses.Field[Any]) -> bool:
-    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
-
-
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(hint):
-        _require(isinstance(value, Mapping), f"{where} must be a mapping, got {value!r}")
-        return from_mapping(hint, value, where=where)  # type: ignore[arg-type]
-    if isinstance(value, list):
-        value = tuple(value)
-    allowed = tuple(_plain_types(hint))
-    matches = type(value) in allowed or (float in allowed and type(value) is int)
-    _require(matches, f"{where} must be {' or '.join(t.__name__ for t in allowed)}, got {value!r}")
-    return value
-
-
-def _plain_types(hint: Any) -> set[type]:
-    """The plain types that a field's annotation admits: ``int | None`` → {int, NoneType}."""
-    arguments = get_args(hint)
-    if not arguments:
-        return {hint}
-    if getattr(hint, "__origin__", None) is Literal:
-        return {type(choice) for choice in arguments}
-    if getattr(hint, "__origin__", None) is tuple:
-        return {tuple}
-    return set().union(*map(_plain_types, arguments))

@@ -159,7 +159,21 @@ def test_a_shard_of_another_time_is_a_copy_or_stale(folder: Path, tmp_path: Path
     with pytest.raises(
         ShardError, match=r"b\.tar is not what was indexed: its time has changed and so has its content"
     ):
+        open_dataset(folder, verify=False)[4]
+    with pytest.raises(ReadError, match="those that were indexed"):  # each part that is read is checked
         open_dataset(folder)[4]
+
+
+def test_a_shard_that_was_cut_off_loses_what_is_missing(folder: Path) -> None:
+    content = (folder / "a.tar").read_bytes()
+    (folder / "a.tar").write_bytes(content[: len(content) // 2])
+    dataset = open_dataset(folder)
+    outcomes = [getattr(item, "code", "good") for item in dataset.read_many(range(8))]
+    assert outcomes[0] == "good"
+    assert outcomes[3] == "read.truncated"
+    assert outcomes[4:] == ["good"] * 4
+    with pytest.raises(ShardError, match="is not what was indexed: it has"):
+        open_dataset(folder, verify=False)[0]
 
 
 def test_an_index_that_belongs_to_another_shard_is_refused(folder: Path) -> None:
@@ -265,9 +279,12 @@ def test_threads_may_share_a_dataset(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_key_is_never_a_path(tmp_path: Path, make_shard: Callable[..., str]) -> None:
-    make_shard(tmp_path / "s.tar", [("../../etc/evil.json", b"{}"), ("/etc/passwd.txt", b"x")])
+    members = [("../../etc/evil.json", b"{}"), ("/etc/passwd.txt", b"x"), ("a\\..\\b/0.txt", b"x"), ("./a/0.txt", b"x")]
+    make_shard(tmp_path / "s.tar", members)
     build_index(tmp_path)
     dataset = open_dataset(tmp_path)
-    assert [dataset.key(0, place) for place in range(2)] == ["../../etc/evil", "/etc/passwd"]
-    assert dataset[1]["txt"] == b"x"
+    assert [(fault.key, fault.code) for _, fault in dataset.faults()] == [
+        (key, "read.unsafe_key") for key in ("../../etc/evil", "/etc/passwd", "a\\..\\b/0")
+    ]
+    assert dataset.keys(0) == ["./a/0"]
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".packloom", "manifest.json", "s.tar", "s.tar.index"]

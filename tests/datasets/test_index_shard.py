@@ -190,7 +190,7 @@ def test_numbers_that_lead_astray_are_refused(column: str, values: list[int]) ->
 
 def test_another_version_is_named() -> None:
     header, columns = unpack_table(make_index([], shard_bytes=0, mtime_ns=0, sha256="").to_bytes(), where="here")
-    with pytest.raises(ShardError, match="here has version 99, this packloom reads 1"):
+    with pytest.raises(ShardError, match="here has version 99, this packloom reads 3"):
         ShardIndex.from_bytes(pack_table({**header, "version": 99}, columns), where="here")
 
 

@@ -14,7 +14,7 @@ import pytest
 from webdataset import tariterators
 
 from packloom.datasets import expand_paths, read_shard, write_shards
-from packloom.datasets.tar_scan import ShardFile
+from packloom.datasets.tar_walk import ShardFile
 from packloom.errors import ReadError, ShardError
 
 
@@ -99,7 +99,10 @@ def test_every_cut_is_noticed(tmp_path: Path) -> None:
 def test_a_spoilt_header_is_noticed(tmp_path: Path, fill: bytes, code: str) -> None:
     whole = three(tmp_path)
     spoilt = whole[: 7 * 512] + fill * 512 + whole[8 * 512 :]  # the header of 1.jpg
-    assert outcome(damaged(tmp_path, spoilt)) == [("0", "ok"), ("1", code)]
+    assert outcome(damaged(tmp_path, spoilt)) == [("0", "ok"), ("1", code), ("2", "ok")]
+    [error] = [item for item in read_shard(damaged(tmp_path, spoilt)) if isinstance(item, ReadError)]
+    assert error.offset == 7 * 512
+    assert "this sample may be incomplete; reading goes on at byte 5120" in error.reason
 
 
 def test_random_damage_never_raises_and_never_invents_a_sample(tmp_path: Path) -> None:
@@ -200,10 +203,12 @@ def test_expand_paths(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ([], "is empty"),
-        ("pipe:cat x.tar", "a command, a url"),
-        ("https://host/x.tar", "a command, a url"),
-        ("file:x.tar", "a command, a url"),
-        ("a.tar::b.tar", "a command, a url"),
+        ("pipe:cat x.tar", "a command, a chain of urls"),
+        ("pipe://cat x.tar", "is not read"),
+        ("ssh://host/x.tar", "is not read"),
+        ("file:x.tar", "a command, a chain of urls"),
+        ("file:///absent.tar", "/absent.tar does not exist"),
+        ("a.tar::b.tar", "a command, a chain of urls"),
         ("${HOME}/x.tar", "a variable"),
         ("absent.tar", r"absent\.tar does not exist"),
         ("set/*.tar", "wildcards are not expanded"),

@@ -22,6 +22,7 @@ from packloom.loader.grouping import PackGrouper, RowGrouper
 from packloom.loader.lane_engine import LaneEngine
 from packloom.loader.lanes import LaneGrid
 from packloom.loader.parked import park, unpark
+from packloom.loader.state import seal
 from packloom.loader.worker import Plan
 from packloom.packing import BestFitPacker, CheckedPacker, Cost, PackLimits
 from packloom.task_encoders import TaskEncoder
@@ -150,6 +151,9 @@ class Endless:
     def shard_path(self, shard: int) -> str:
         return "synthetic.tar"
 
+    def offset(self, shard: int, index: int) -> int | None:
+        return None
+
     def read(self, shard: int, index: int, *, parts: Sequence[str] | None = None) -> dict[str, Any]:
         self.reads[index] += 1
         row = {"n": 3, "token": index}
@@ -176,7 +180,8 @@ def moved(state: dict[str, Any], distance: int) -> dict[str, Any]:
     draws = [draw + distance for draw in lane["waiting"]["waiting"][0]]
     waiting = {**lane["waiting"], "waiting": [draws, *lane["waiting"]["waiting"][1:]]}
     ready = [[draw + distance for draw in group] for group in lane["ready"]]
-    return {**state, "lanes": {"0": {**lane, "drawn": lane["drawn"] + distance, "waiting": waiting, "ready": ready}}}
+    lane = {**lane, "drawn": lane["drawn"] + distance, "waiting": waiting, "ready": ready}
+    return seal({**state, "lanes": {"0": lane}})
 
 
 def test_a_resume_costs_the_same_wherever_it_is(encoder_class: Any) -> None:

@@ -16,6 +16,7 @@ from packloom.config import DataConfig, SampleConfig, SourceConfig
 from packloom.datasets import read_shard, write_shards
 from packloom.errors import ConfigError
 from packloom.loader import build_loader, merge_states
+from packloom.models import route
 from packloom.task_encoders import TaskEncoder
 
 
@@ -45,11 +46,21 @@ def test_batches_equal_those_made_by_hand(encoder: TaskEncoder, shards: Path) ->
     loader = build_loader(shards, encoder, shuffle=False, epochs=1)
     [batch] = loader
     raws = [raw for raw in read_shard(str(shards / "shard-000000.tar")) if raw["__key__"] in ("0000", "0001", "0003")]
-    expected = encoder.collate(encoder.batch([encoder.encode_sample(raw) for raw in raws]))
+    rows = encoder.batch([encoder.encode_sample(raw) for raw in raws])
+    expected = encoder.collate(rows, expand_pixels=False)
     assert batch.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(batch[name], value) if isinstance(value, torch.Tensor) else batch[name] == value, name
     assert {record.key: record.stage for record in loader.skip_records} == {"0002": "media", "0004": "encode"}
+
+
+def test_float_pixels_on_request(encoder: TaskEncoder, shards: Path) -> None:
+    [packed], [expanded] = (
+        build_loader(shards, encoder, shuffle=False, epochs=1, expand_pixels=wanted) for wanted in (False, True)
+    )
+    assert packed["pixel_values"].dtype == torch.uint8
+    assert "pixel_table" not in expanded
+    assert torch.equal(route(packed, "first")["pixel_values"], expanded["pixel_values"])
 
 
 def test_resume_with_images(encoder: TaskEncoder, tmp_path: Path) -> None:

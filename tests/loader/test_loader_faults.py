@@ -37,7 +37,8 @@ def test_bad_samples_are_counted_recorded_and_replaced(
     records = {json.loads(line)["key"]: json.loads(line) for line in quarantine.read_text().splitlines()}
     assert sorted(records) == ["0001", "0002", "0004"]
     assert records["0001"] == {
-        "key": "0001", "source": shard, "stage": "encode", "code": "cook.image_count", "reason": "no image"
+        "key": "0001", "source": shard, "stage": "encode", "code": "cook.image_count", "reason": "no image", "epoch": 0,
+        "offset": 1536,
     }  # fmt: skip
     assert records["0002"]["stage"] == "media"
     assert records["0004"]["reason"] == "has 9 tokens (9 aligned), a pack holds 8"

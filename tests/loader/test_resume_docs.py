@@ -23,7 +23,7 @@ def test_the_examples(
     shards = write([1 + place % 8 for place in range(200)])
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 4
+    assert len(blocks) == 6
     names: dict[str, Any] = {"encoder": encoder_class(), "shards": shards}
     batches = []
     for block in blocks:

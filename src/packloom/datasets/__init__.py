@@ -4,6 +4,7 @@ from packloom.datasets.dataset import ShardDataset, open_dataset
 from packloom.datasets.epoch_order import EpochOrder
 from packloom.datasets.index_build import IndexReport, build_index
 from packloom.datasets.policy import ErrorPolicy, Quarantine, SkipRecord
+from packloom.datasets.safe_map import SafeMap
 from packloom.datasets.shards import expand_paths, read_shard
 from packloom.datasets.writer import write_shards
 
@@ -12,6 +13,7 @@ __all__ = [
     "ErrorPolicy",
     "IndexReport",
     "Quarantine",
+    "SafeMap",
     "ShardDataset",
     "SkipRecord",
     "build_index",

@@ -49,6 +49,8 @@ class OpenShard(Protocol):
 
     def image_size(self, index: int, part: str) -> tuple[int, int] | None: ...
 
+    def offset(self, index: int) -> int: ...  # of the first byte that is the sample's
+
     def plan(self, index: int, parts: tuple[str, ...] | None) -> ReadPlan: ...
 
     def assemble(self, plan: ReadPlan, blobs: Sequence[bytes | OSError]) -> RawSample: ...
@@ -101,6 +103,9 @@ class IndexedShard:
         sizes = {member.part: (member.width, member.height) for member in self._index.members(index) if member.width}
         return sizes.get(part)
 
+    def offset(self, index: int) -> int:
+        return self._index.offset(index)
+
     def plan(self, index: int, parts: tuple[str, ...] | None) -> ReadPlan:
         members = self._index.members(index)
         if parts is not None:
@@ -112,7 +117,9 @@ class IndexedShard:
                 limit = self._settings.max_member_bytes
                 reason = f"part {member.part!r} has {member.size} bytes, over the limit of {limit},"
                 hint = "raise the limit or take the sample out"
-                raise self._error(index, f"{reason} in shard {self._path}", "read.member_too_large", hint)
+                raise self._error(
+                    index, f"{reason} in shard {self._path}", "read.member_too_large", hint, member.offset
+                )
             stop = member.offset + member.size
             if ranges and 0 <= member.offset - ranges[-1][2] <= _MAX_GAP:
                 ranges[-1] = (self._path, ranges[-1][1], stop)
@@ -128,16 +135,18 @@ class IndexedShard:
             blob = blobs[number]
             if isinstance(blob, OSError):
                 reason = f"cannot be read from shard {self._path}: {blob.strerror or blob}"
-                raise self._error(plan.index, reason, "read.payload", "check the disk or the connection") from blob
+                raise self._error(
+                    plan.index, reason, "read.payload", "check the disk or the connection", member.offset
+                ) from blob
             start = member.offset - plan.ranges[number][1]
             data = blob[start : start + member.size]
             if len(data) < member.size:
                 reason = f"shard {self._path} ends within part {member.part!r}"
-                raise self._error(plan.index, reason, "read.truncated", self._next_move)
+                raise self._error(plan.index, reason, "read.truncated", self._next_move, member.offset)
             if self._settings.verify and zlib.crc32(data) != member.crc32:
                 reason = f"the bytes of part {member.part!r} in shard {self._path} are not those that were indexed"
                 hint = f"the shard was changed or damaged; if it was changed, {self._next_move}"
-                raise self._error(plan.index, reason, "read.checksum", hint)
+                raise self._error(plan.index, reason, "read.checksum", hint, member.offset)
             sample[member.part] = data
         return sample
 
@@ -149,8 +158,8 @@ class IndexedShard:
             raise self._error(index, reason, "read.missing_part", "name parts as the index lists them")
         return [member for member in members if member.part in parts]
 
-    def _error(self, index: int, reason: str, code: str, hint: str) -> ReadError:
-        return ReadError(reason, key=self.key(index), code=code, hint=hint)
+    def _error(self, index: int, reason: str, code: str, hint: str, offset: int | None = None) -> ReadError:
+        return ReadError(reason, key=self.key(index), code=code, hint=hint, offset=offset)
 
 
 class FilteredShard:
@@ -176,6 +185,9 @@ class FilteredShard:
 
     def image_size(self, index: int, part: str) -> tuple[int, int] | None:
         return self._base.image_size(self._keep[index], part)
+
+    def offset(self, index: int) -> int:
+        return self._base.offset(self._keep[index])
 
     def plan(self, index: int, parts: tuple[str, ...] | None) -> ReadPlan:
         return self._base.plan(self._keep[index], parts)

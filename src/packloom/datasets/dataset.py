@@ -40,11 +40,13 @@ def open_dataset(
     that Energon prepared (``.nv-meta``) opens as it is: the shards of ``split_part`` (``train`` if it is None), less
     what its split file excludes.
 
-    With ``verify`` the bytes of every part are compared with the checksum in the index; a part over
+    With ``verify`` the bytes of every part are compared with the checksum in the index, so that a shard which was
+    damaged or cut off since then loses just the samples that were hit, each with a ReadError. A part over
     ``max_member_bytes`` is not read. ``index_dir`` is where ``packloom index --index-dir`` put the index.
 
-    Raises ShardError for a folder without an index, for shards that came, went or changed since it was made, and for a
-    shard that is listed twice; the message says what to run.
+    Raises ShardError for a folder without an index, for shards that came, went or grew since it was made, and for a
+    shard that is listed twice; the message says what to run. Without ``verify`` also for one of another size or
+    content.
     """
     selections = select_shards(path)
     sources = find_sources(selections, index_dir=check_index_dir(selections, index_dir), split_part=split_part)
@@ -143,6 +145,16 @@ class ShardDataset:
         """(width, height) in pixels as the image is shown; None for what is no image, or where no index of ours is."""
         return self._shard(shard, index).image_size(index, part)
 
+    def offset(self, shard: int, index: int) -> int | None:
+        """The byte of the shard where the sample's first part begins; None where the index cannot be reached.
+
+        In an Energon folder, that of its first header.
+        """
+        try:
+            return self._shard(shard, index).offset(index)
+        except ReadError:
+            return None
+
     def read(self, shard: int, index: int, *, parts: Sequence[str] | None = None) -> RawSample:
         """The sample as ``read_shard`` gives it, or only some of its parts.
 
@@ -157,7 +169,11 @@ class ShardDataset:
     def read_many(self, positions: Sequence[int], *, parts: Sequence[str] | None = None) -> list[RawSample | ReadError]:
         """What ``read`` gives for each position, a ReadError for a bad sample; urls are fetched concurrently."""
         wanted = None if parts is None else tuple(parts)
-        plans = [self._plan(position, wanted) for position in positions]
+        return self.read_each([(position, wanted) for position in positions])
+
+    def read_each(self, wanted: Sequence[tuple[int, tuple[str, ...] | None]]) -> list[RawSample | ReadError]:
+        """As ``read_many``, with the parts to read stated for each position."""
+        plans = [self._plan(position, parts) for position, parts in wanted]
         blobs = self._files.read_ranges([r for p in plans if not isinstance(p, ReadError) for r in p[1].ranges])
         results: list[RawSample | ReadError] = []
         first = 0

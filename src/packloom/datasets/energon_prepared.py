@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from packloom.datasets.access import OpenShard, ReadPlan, ReadSettings
 from packloom.datasets.files import Files, read_file, status
 from packloom.datasets.shards import load_sample
-from packloom.datasets.tar_scan import SampleBytes, scan_shard
+from packloom.datasets.tar_scan import scan_shard
+from packloom.datasets.tar_walk import SampleBytes
 from packloom.errors import ReadError, ShardError
 from packloom.types import RawSample
 
@@ -39,15 +41,16 @@ class EnergonSource:
         return ()
 
     def open(self, files: Files, settings: ReadSettings) -> OpenShard:
-        """Raises OSError if the shard or its ``.tar.idx`` is not there, ShardError if they do not fit."""
+        """Raises OSError if the shard or its ``.tar.idx`` is not there, ShardError if the latter has other samples.
+
+        A shard that was cut off since then opens, and loses the samples that are missing.
+        """
         where = self.path + ".idx"
         data = read_file(where)
         offsets = np.frombuffer(data, dtype=np.uint64) if len(data) % 8 == 0 else np.zeros(0, np.uint64)
         if len(offsets) != self.num_samples + 1 or not (offsets[1:] > offsets[:-1]).all():
             raise ShardError(f"{where} does not hold {self.num_samples} samples as .info.json says: {self.next_move}")
-        size = status(self.path).size
-        if int(offsets[-1]) > size:
-            raise ShardError(f"shard {self.path} has {size} bytes, less than when Energon indexed it: {self.next_move}")
+        status(self.path)  # whether it is there
         return _EnergonShard(self, offsets, files, settings)
 
 
@@ -88,6 +91,9 @@ class _EnergonShard:
         """Energon's offsets say nothing about images."""
         return None
 
+    def offset(self, index: int) -> int:
+        return int(self._offsets[index])
+
     def plan(self, index: int, parts: tuple[str, ...] | None) -> ReadPlan:
         start, stop = self._offsets[index : index + 2].tolist()
         return ReadPlan(index=index, parts=parts, ranges=[(self._source.path, start, stop)])
@@ -96,23 +102,19 @@ class _EnergonShard:
         """The parts of a sample. Raises ReadError for bytes that are not one whole sample."""
         path, start, stop = plan.ranges[0]
         label, blob = f"{path}#{plan.index}", blobs[0]
+        bad = partial(ReadError, key=label, hint=self._source.next_move, offset=start)
         if isinstance(blob, OSError):
-            reason = f"cannot be read: {blob.strerror or blob}"
-            raise ReadError(reason, key=label, code="read.payload", hint="check the disk or the connection") from blob
+            raise bad(f"cannot be read: {blob.strerror or blob}", code="read.payload") from blob
         if len(blob) < stop - start:
-            raise ReadError("the shard ends within it", key=label, code="read.truncated", hint=self._source.next_move)
+            raise bad("the shard ends within it", code="read.truncated")
         file = SampleBytes(blob)
         entries, tar = scan_shard(file, path, max_member_bytes=self._settings.max_member_bytes)
         if len(entries) != 1:
-            reason = f"holds {len(entries)} samples, not one, between bytes {start} and {stop}"
-            raise ReadError(reason, key=label, code="read.header", hint=self._source.next_move)
+            raise bad(f"holds {len(entries)} samples, not one, between bytes {start} and {stop}", code="read.header")
         loaded = entries[0].fault or load_sample(entries[0], tar, path)
         if isinstance(loaded, ReadError):
-            raise (
-                loaded
-                if loaded.key != path
-                else ReadError(loaded.reason, key=label, code=loaded.code, hint=loaded.hint)
-            )
+            key, place = label if loaded.key == path else loaded.key, start + (loaded.offset or 0)
+            raise ReadError(loaded.reason, key=key, code=loaded.code, hint=loaded.hint, offset=place)
         return loaded if plan.parts is None else _choose(loaded, plan.parts)
 
     def _read(self, index: int) -> RawSample:

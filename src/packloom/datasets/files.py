@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from packloom.datasets.paths import is_url, split
 from packloom.errors import CapabilityError
 
 _T = TypeVar("_T")
+#: The name of standard input among paths.
+STDIN = "-"
 MAX_OPEN_FILES = 128
 _ATTEMPTS = 3
 _FIRST_PAUSE = 0.2  # seconds; doubled after each attempt
@@ -27,6 +30,12 @@ class FileStatus:
 
     size: int
     mtime_ns: int | None  # None for a url
+
+
+class ByteStream(Protocol):
+    """What gives bytes one after the other; b"" at the end. Failures are OSErrors."""
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Files:
@@ -136,8 +145,35 @@ def list_tars(folder: str) -> list[str]:
 
 
 def is_folder(path: str) -> bool:
-    """Whether the path names a folder; a url does unless it ends like a shard."""
-    return not path.endswith(".tar") if is_url(path) else os.path.isdir(path)
+    """Whether the path names a folder; a url does unless it ends like a shard (a query behind that does not count)."""
+    return not path.split("?")[0].endswith(".tar") if is_url(path) else os.path.isdir(path)
+
+
+def open_stream(path: str) -> ByteStream:
+    """The bytes of stdin (``-``) or of a url, to be read forwards and once. Raises OSError; so do its reads.
+
+    An http server need not know ranges.
+    """
+    if path == STDIN:
+        if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
+            raise OSError("standard input is a terminal, or closed: pipe the tars into this process")
+        return sys.stdin.buffer
+    options = {"block_size": 0} if path.startswith(("http://", "https://")) else {}
+    return _RemoteStream(path, _remote(path, lambda system, inner: system.open(inner, "rb", **options)))
+
+
+class _RemoteStream:
+    """A url that is read forwards; a read that fails is not tried again, since bytes may be lost."""
+
+    def __init__(self, path: str, file: Any) -> None:
+        self._path = path
+        self._file = file
+
+    def read(self, size: int, /) -> bytes:
+        try:
+            return bytes(self._file.read(size))
+        except Exception as error:  # each backend raises types of its own
+            raise _as_os_error(error, self._path) from error
 
 
 def _read_remote(ranges: Sequence[Range]) -> list[bytes | OSError]:

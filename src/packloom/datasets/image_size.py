@@ -40,6 +40,6 @@ def _is_turned(image: Image.Image, data: bytes) -> bool:
     if image.format == "PNG" and "exif" not in image.info and b"eXIf" not in data:
         return False  # Pillow would decode the pixels to look for a late chunk
     try:
-        return int(image.getexif().get(_ORIENTATION, 1)) >= 5
+        return 5 <= int(image.getexif().get(_ORIENTATION, 1)) <= 8  # other numbers mean nothing
     except Exception:  # noqa: BLE001 - damaged metadata of a readable image: viewers show it unrotated
         return False

@@ -12,7 +12,7 @@ from packloom.datasets.table_file import pack_table, unpack_table
 from packloom.errors import ReadError, ShardError
 
 #: Raised whenever a table's content, or the rule by which shards are cut into samples, changes.
-INDEX_VERSION = 1
+INDEX_VERSION = 3
 #: Names in tars may hold bytes that are no UTF-8; tarfile reads them in this way too.
 _NAME_ERRORS = "surrogateescape"
 #: Each has one item per member; the two others are ``first`` and ``key_end``, and the letters of ``keys``.
@@ -60,6 +60,10 @@ class ShardIndex:
         start, end = self.columns["key_end"][index : index + 2].tolist()
         return self.columns["keys"][start:end].tobytes().decode("utf-8", _NAME_ERRORS)
 
+    def offset(self, index: int) -> int:
+        """Where the payload of a sample's first part begins."""
+        return int(self.columns["offset"][int(self.columns["first"][index])])
+
     def members(self, index: int) -> list[Member]:
         """The parts of a sample in the order of the shard."""
         start, end = self.columns["first"][index : index + 2].tolist()
@@ -72,7 +76,7 @@ class ShardIndex:
             "version": INDEX_VERSION,
             "shard": {"bytes": self.shard_bytes, "mtime_ns": self.mtime_ns, "sha256": self.sha256},
             "part_names": self.part_names,
-            "faults": [[fault.key, fault.code, fault.reason, fault.hint] for fault in self.faults],
+            "faults": [[fault.key, fault.code, fault.reason, fault.hint, fault.offset] for fault in self.faults],
         }
         return pack_table(header, self.columns)
 
@@ -89,7 +93,7 @@ class ShardIndex:
                 sha256=str(header["shard"]["sha256"]),
                 part_names=tuple(map(str, header["part_names"])),
                 columns=columns,
-                faults=tuple(ReadError(r, key=k, code=c, hint=h) for k, c, r, h in header["faults"]),
+                faults=tuple(ReadError(r, key=k, code=c, hint=h, offset=o) for k, c, r, h, o in header["faults"]),
             )
             sound = _is_sound(index)
         except (ValueError, KeyError, TypeError, IndexError) as error:

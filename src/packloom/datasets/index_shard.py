@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from packloom.datasets.image_size import image_size
 from packloom.datasets.index import Member, ShardIndex, make_index
-from packloom.datasets.tar_scan import Entry, ShardFile, scan_shard
+from packloom.datasets.tar_groups import Entry
+from packloom.datasets.tar_scan import scan_shard
+from packloom.datasets.tar_walk import ShardFile
 from packloom.errors import ReadError, ShardError
 
 _CHUNK = 1 << 20

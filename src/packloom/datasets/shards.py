@@ -10,7 +10,12 @@ from pathlib import Path
 
 from webdataset.shardlists import expand_urls
 
-from packloom.datasets.tar_scan import Entry, ShardFile, scan_shard
+from packloom.datasets.files import STDIN, is_folder, list_tars, open_stream
+from packloom.datasets.paths import expand_braces, is_url, join, normalise
+from packloom.datasets.tar_groups import Entry
+from packloom.datasets.tar_scan import scan_shard
+from packloom.datasets.tar_stream import read_stream
+from packloom.datasets.tar_walk import ShardFile
 from packloom.errors import ReadError, ShardError
 from packloom.types import RawSample
 
@@ -24,22 +29,29 @@ _ONE_OF = "a folder of .tar shards, a .tar file, a brace pattern such as 'shards
 def expand_paths(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     """The shards that a dataset path stands for, in order.
 
-    A path is a folder (its ``*.tar`` files, sorted, hidden ones left out), a tar file, a brace pattern, or a list of
-    these. Commands (``pipe:``), urls and wildcards are not read. Raises ShardError if there is no shard, if one is
-    missing, has no bytes or is not a .tar file, and if one is listed twice (its samples would count twice).
+    A path is a folder (its ``*.tar`` files, sorted, hidden ones left out), a tar file, a brace pattern, the url of any
+    of these, ``-`` for standard input, or a list. Commands (``pipe:``) and wildcards are not read. Raises ShardError
+    if there is no shard, if a local one is missing, has no bytes or is not a .tar file, and if one is listed twice (its
+    samples would count twice).
     """
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     if not paths or not all(os.fspath(item) for item in paths):
         raise ShardError(f"the dataset path is empty: name {_ONE_OF}")
     shards = [shard for item in paths for shard in _expand_one(os.fspath(item))]
     for shard in shards:
-        _check_shard(shard)
+        if not is_stream(shard):
+            _check_shard(shard)
     places: dict[str, str] = {}
     for shard in shards:
         first = places.setdefault(os.path.abspath(shard), shard)
         if first is not shard:
             raise ShardError(f"shard {shard} is listed twice, so its samples would be read twice: list each shard once")
     return shards
+
+
+def is_stream(shard: str) -> bool:
+    """Whether a shard is read forwards only, and so not before its first sample is used."""
+    return shard == STDIN or is_url(shard)
 
 
 def read_shard(
@@ -54,7 +66,12 @@ def read_shard(
     whose members do not stand together, and the last one before the place where a shard is cut off or unreadable
     (what lies behind that place is lost; all before it arrives). Every key, good or bad, counts as one item; only the
     items ``first``, ``first + step``, ... are read, so that several readers can share a shard.
+
+    Of standard input and of urls nothing can be known before it was read: see ``tar_stream``.
     """
+    if is_stream(path):
+        yield from _read_forwards(path, first=first, step=step, max_member_bytes=max_member_bytes)
+        return
     try:
         file = ShardFile(path)
     except OSError as error:
@@ -65,6 +82,16 @@ def read_shard(
         entries, tar = scan_shard(file, path, max_member_bytes=max_member_bytes)
         for entry in entries[first::step]:
             yield entry.fault or load_sample(entry, tar, path)
+
+
+def _read_forwards(path: str, *, first: int, step: int, max_member_bytes: int) -> Iterator[RawSample | ReadError]:
+    try:
+        stream = open_stream(path)
+    except OSError as error:
+        if first == 0:
+            yield ReadError(f"the shard cannot be opened: {error.strerror or error}", key=path, code="read.open")
+        return
+    yield from read_stream(stream, path, first=first, step=step, max_member_bytes=max_member_bytes)
 
 
 def load_sample(entry: Entry, tar: tarfile.TarFile | None, path: str) -> RawSample | ReadError:
@@ -85,10 +112,17 @@ def load_sample(entry: Entry, tar: tarfile.TarFile | None, path: str) -> RawSamp
 def _expand_one(path: str) -> list[str]:
     if os.path.isdir(path):
         return _list_folder(path)
-    if os.path.exists(path):
+    if os.path.exists(path) or path == STDIN:
         return [path]
-    if path == "-" or "::" in path or "${" in path or _SCHEME.match(path):
-        raise ShardError(f"{path!r} is a command, a url or a variable, which are not read: name {_ONE_OF}")
+    if is_url(path):
+        plain = normalise(path)
+        return (
+            [shard for url in expand_braces(plain) for shard in _expand_url(url)]
+            if is_url(plain)
+            else _expand_one(plain)
+        )
+    if "::" in path or "${" in path or _SCHEME.match(path):
+        raise ShardError(f"{path!r} is a command, a chain of urls or a variable, which are not read: name {_ONE_OF}")
     try:
         shards: list[str] = expand_urls(path)
     except ValueError as error:
@@ -99,6 +133,15 @@ def _expand_one(path: str) -> list[str]:
         hint = "; wildcards are not expanded" if re.search(r"[*?\[]", path) else ""
         raise ShardError(f"{missing[0]}{more} does not exist{hint}: name {_ONE_OF}")
     return shards
+
+
+def _expand_url(url: str) -> list[str]:
+    if not is_folder(url):
+        return [url]
+    try:
+        return [join(url, name) for name in list_tars(url)]
+    except OSError as error:
+        raise ShardError(f"{url} cannot be listed: {error}: name its .tar shards") from error
 
 
 def _list_folder(path: str) -> list[str]:

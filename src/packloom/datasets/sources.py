@@ -55,13 +55,17 @@ class IndexedSource:
         return self._read_index().faults if self.num_faults else ()
 
     def open(self, files: Files, settings: ReadSettings) -> OpenShard:
-        """Load the index. Raises OSError if the shard cannot be reached, ShardError if the index does not fit it."""
+        """Load the index. Raises OSError if the shard cannot be reached, ShardError if the index does not fit it.
+
+        A shard that was cut off or overwritten since it was indexed opens all the same where every part that is read is
+        compared with its checksum: then it loses just the samples that are damaged, and each of them is reported.
+        """
         found = status(self.path)
         index = self._read_index()
-        if found.size != index.shard_bytes:
+        if found.size > index.shard_bytes or (found.size < index.shard_bytes and not settings.verify):
             raise self._stale(f"it has {found.size} bytes, and had {index.shard_bytes} when it was indexed")
         shard = IndexedShard(self.path, index, settings, next_move=self.next_move)
-        if found.mtime_ns not in (None, index.mtime_ns):
+        if found.mtime_ns not in (None, index.mtime_ns) and not settings.verify:
             self._spot_check(files, index)
         return shard
 
@@ -77,7 +81,7 @@ class IndexedSource:
         return index
 
     def _spot_check(self, files: Files, index: ShardIndex) -> None:
-        """Another time and the same size is a copy or an edit: three samples tell, and each read is checked anyway."""
+        """Another time and the same size is a copy or an edit: three samples tell."""
         shard = IndexedShard(self.path, index, ReadSettings(), next_move=self.next_move)
         for place in sorted({0, index.num_samples // 2, index.num_samples - 1}) if index.num_samples else ():
             try:

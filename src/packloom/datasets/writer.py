@@ -6,13 +6,16 @@ import contextlib
 import os
 import tarfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
+from uuid import uuid4
 
 from webdataset import TarWriter
 
 from packloom.datasets.files import write_file
+from packloom.datasets.index import ShardIndex
 from packloom.datasets.index_shard import index_shard
 from packloom.datasets.manifest import (
     INDEX_SUFFIX,
@@ -27,6 +30,8 @@ from packloom.datasets.parts import encode_parts
 from packloom.errors import ConfigError, SampleError, ShardError
 
 SHARD_NAME = "shard-{:06d}.tar"
+#: In seconds.
+_YEAR_2000, _TWENTY_YEARS = 946_684_800, 20 * 365 * 86_400
 _SHARD_GLOB = "shard-[0-9][0-9][0-9][0-9][0-9][0-9]*.tar"
 
 
@@ -73,6 +78,28 @@ def write_shards(
         shards.discard_unfinished()
 
 
+def write_piece(
+    samples: Iterable[tuple[str, Mapping[str, bytes]]],
+    folder: Path,
+    *,
+    name: str,
+    samples_per_shard: int,
+    max_shard_bytes: int,
+) -> list[ShardEntry]:
+    """Write one piece of a larger set as ``name.format(0)``, ``name.format(1)``, ... with their indexes, no manifest.
+
+    ``samples`` are (key, parts) as ``encode_parts`` gives them. Several processes may write pieces into one folder,
+    even the same piece: hidden names are their own. Equal samples give shards *and indexes* of equal bytes.
+    """
+    shards = _ShardSet(folder, samples_per_shard, max_shard_bytes, rename_at_end=False, name=name, is_piece=True)
+    try:
+        for key, parts in samples:
+            shards.add(key, parts)
+        return shards.close()
+    finally:
+        shards.discard_unfinished()
+
+
 def _prepare_folder(folder: Path, *, overwrite: bool) -> Path:
     """Create the folder; refuse one that holds tar files that this call may not replace."""
     if folder.exists() and not folder.is_dir():
@@ -100,8 +127,20 @@ def _prepare_folder(folder: Path, *, overwrite: bool) -> Path:
 class _ShardSet:
     """The shards of one call: the open one, those that wait for their final name, and those that have it."""
 
-    def __init__(self, folder: Path, max_samples: int, max_bytes: int, *, rename_at_end: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        max_samples: int,
+        max_bytes: int,
+        *,
+        rename_at_end: bool,
+        name: str = SHARD_NAME,
+        is_piece: bool = False,
+    ) -> None:
         self.folder = folder
+        self.name = name
+        self.is_piece = is_piece
+        self.suffix = f"{uuid4().hex}.partial" if is_piece else "partial"
         self.max_samples = max_samples
         self.max_bytes = max_bytes
         self.rename_at_end = rename_at_end
@@ -120,8 +159,8 @@ class _ShardSet:
             self._close()
             shard = None
         if shard is None:
-            name = SHARD_NAME.format(len(self.waiting) + len(self.done))
-            shard = self.open = _OpenShard(self.folder / f".{name}.partial", self.folder / name)
+            name = self.name.format(len(self.waiting) + len(self.done))
+            shard = self.open = _OpenShard(self.folder / f".{name}.{self.suffix}", self.folder / name)
         shard.write(key, parts, size)
 
     def finish(self) -> list[Path]:
@@ -132,6 +171,11 @@ class _ShardSet:
             self._rename()
         write_manifest(str(self.index_root), self.entries)
         return self.done
+
+    def close(self) -> list[ShardEntry]:
+        """Finish the open shard, if there is one; nothing is written beside shards and indexes."""
+        self._close()
+        return self.entries
 
     def discard_unfinished(self) -> None:
         """Remove every file that did not get its final name; after ``finish`` there is none."""
@@ -163,7 +207,9 @@ class _ShardSet:
     def _write_index(self, hidden: Path, final: Path) -> None:
         index = index_shard(str(hidden), name=final.name)
         target = Path(index_path(str(self.index_root), final.name))
-        hidden_target = target.with_name(f".{target.name}.partial")
+        hidden_target = target.with_name(f".{target.name}.{self.suffix}")
+        if self.is_piece:
+            index = _set_steady_time(hidden, index)
         self.waiting[-1].append((hidden_target, target))
         write_file(str(hidden_target), index.to_bytes())
         self.entries.append(shard_entry(index, final.name))
@@ -208,9 +254,20 @@ class _OpenShard:
             self.file.close()
 
 
+def _set_steady_time(shard: Path, index: ShardIndex) -> ShardIndex:
+    """Give the shard a time that follows from its content, so that its index, which notes the time, does so too.
+
+    It differs where content differs, since copying tools take files of equal size and time for equal.
+    """
+    seconds = _YEAR_2000 + int(index.sha256[:8], 16) % _TWENTY_YEARS
+    os.utime(shard, (seconds, seconds))
+    return replace(index, mtime_ns=shard.stat().st_mtime_ns)
+
+
 def _member_bytes(name: str, size: int) -> int:
     """What a member of ``size`` bytes takes in a tar, header blocks included (a long name needs several)."""
-    header = len(tarfile.TarInfo(name).tobuf(tarfile.DEFAULT_FORMAT))
+    is_plain = len(name) <= tarfile.LENGTH_NAME and name.isascii()  # the usual case, which is slow to try
+    header = tarfile.BLOCKSIZE if is_plain else len(tarfile.TarInfo(name).tobuf(tarfile.DEFAULT_FORMAT))
     return header + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
 
 

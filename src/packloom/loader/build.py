@@ -9,45 +9,51 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from packloom.blend import Blend
 from packloom.config import DataConfig, DistributionConfig, SampleConfig, SourceConfig
-from packloom.datasets.dataset import ShardDataset, open_dataset
-from packloom.datasets.energon_meta import energon_shard_names
-from packloom.datasets.folders import select_shards
-from packloom.datasets.manifest import index_root, read_manifest
-from packloom.datasets.paths import is_url
+from packloom.datasets.aux_media import AuxLibrary
 from packloom.datasets.shards import expand_paths
-from packloom.errors import ConfigError, ShardError
+from packloom.errors import ConfigError
+from packloom.loader.balance_engine import BalancedEngine
 from packloom.loader.distribution import Place, find_place
-from packloom.loader.feed import DatasetFeed
+from packloom.loader.feed import LaneFeed
+from packloom.loader.feeds import make_feed
+from packloom.loader.lance_feed import spawn_for_lance
 from packloom.loader.lane_engine import LaneEngine
-from packloom.loader.lanes import LaneGrid, check_cluster, count_lanes
+from packloom.loader.lanes import LaneGrid, check_cluster
 from packloom.loader.loader import Engine, Loader
 from packloom.loader.pipeline import Recipe
+from packloom.loader.plan_check import open_plan
+from packloom.loader.plan_feed import PlanFeed
 from packloom.loader.settings import LoaderSettings
 from packloom.loader.stages import Encoder
 from packloom.loader.stream import StreamEngine
 from packloom.loader.worker import Plan
-from packloom.packing import PackFunction
+from packloom.packing import PackerFactory, PackFunction
 from packloom.task_encoders import TaskEncoder
 
-#: Samples that a lane takes at a time where nothing is shuffled and packs have no fixed number of them.
-_PACKED_TURN = 16
+#: What a loader reads: a folder of shards, a tar file, a brace pattern, the YAML file of a blend, a list of shards and
+#: folders, a Blend, or a whole DataConfig.
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Blend | DataConfig
 
 
 def build_loader(
-    source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | DataConfig,
+    source: Source,
     encoder: Encoder,
     *,
-    packer: PackFunction | None = None,
+    packer: PackFunction | PackerFactory | None = None,
     device_mesh: Any | None = None,
     dp_dims: Sequence[str] = ("dp",),
     process_group: Any | None = None,
     **settings: Unpack[LoaderSettings],
 ) -> Loader:
-    """A loader over ``source``: a folder of shards, a tar file, a brace pattern, a list of these, or a DataConfig.
+    """A loader over ``source``: a folder of shards, a tar file, a brace pattern, a list of these, or a DataConfig; or
+    several datasets at once: a ``Blend``, or the YAML file of one (see docs/blends.md).
 
     ``settings`` are the fields of DataConfig's stages; beside a DataConfig they override it. ``packer`` replaces the
-    built-in packing: a function from the costs of a window of samples to groups of positions (see packloom.packing).
+    built-in packing: a function from the costs of a window of samples to groups of positions, or a PackerFactory (see
+    packloom.packing). ``aux={"media": path}`` opens another indexed dataset, of which samples may name media:
+    ``media/000123.0.jpg`` is part ``0.jpg`` of its sample ``000123`` (see docs/resume.md).
     Without ``pack_length`` a pack holds the encoder's ``max_length``. Packed batches are [1, T], T at most
     ``pack_length``; padded ones hold ``micro_batch_size`` rows.
 
@@ -71,18 +77,29 @@ def build_loader(
     A sample whose media turn out bad leaves its pack; in a padded batch, and where a pack loses all, the next sample of
     the dataset takes its place (endless) or a row that trains nothing (finite).
 
+    **Plans.** ``plan`` names a file of ``make_plan``, or ``packloom plan``, that says for whole epochs which samples
+    share a pack: see docs/plan.md. Any numbers of ranks and workers fit it.
+
+    **Lance datasets** are read in place, in their newest version or in that of ``data.lance?version=7`` (see
+    docs/convert.md); workers are spawned.
+
     **Un-indexed shards** are read as a stream: no exact resume, and ranks may get unequal numbers of batches.
 
     Raises ConfigError for settings that cannot work together, ShardError for a path without shards or an index that
     does not fit them.
     """
-    base = source if isinstance(source, DataConfig) else DataConfig(source=SourceConfig(path=_plain_path(source)))
-    config = _complete(_override(base, dict(settings)), encoder)
+    config = complete(override(base_config(source), dict(settings)), encoder)
     place = find_place(config.distribution, device_mesh=device_mesh, dp_dims=dp_dims, process_group=process_group)
     config = replace(config, distribution=DistributionConfig(dp_rank=place.dp_rank, dp_size=place.dp_size))
-    dataset = _open_if_indexed(config.source)
-    if dataset is not None:
-        return Loader(_lane_engine(dataset, config, encoder, packer, place))
+    config = spawn_for_lance(config)
+    library = AuxLibrary()
+    feed = make_feed(config, library)
+    if config.packing.balance != "off" and (feed is None or config.loader.tail == "wrap"):
+        raise ConfigError("balance='cost' needs an indexed dataset (run `packloom index`) and tail='pad' or 'drop'")
+    if config.source.plan is not None:
+        feed = open_plan(config, feed, encoder, library, has_packer=packer is not None)
+    if feed is not None:
+        return Loader(_lane_engine(feed, config, encoder, packer, place, library))
     recipe = Recipe(
         config=config,
         shards=tuple(expand_paths(config.source.path)),
@@ -90,58 +107,44 @@ def build_loader(
         dp_rank=place.dp_rank,
         dp_size=place.dp_size,
         pack_function=packer,
+        library=library,
+        aux=library.shelf(config.source.aux) if config.source.aux else None,
     )
     engine: Engine = StreamEngine(recipe)
     return Loader(engine)
 
 
 def _lane_engine(
-    dataset: ShardDataset, config: DataConfig, encoder: Encoder, packer: PackFunction | None, place: Place
+    feed: LaneFeed,
+    config: DataConfig,
+    encoder: Encoder,
+    packer: PackFunction | PackerFactory | None,
+    place: Place,
+    library: AuxLibrary,
 ) -> LaneEngine:
-    source, settings = config.source, config.loader
-    if not len(dataset):
-        raise ShardError(f"the dataset holds no samples, e.g. {dataset.shard_path(0)}")
-    check_cluster(settings.num_lanes, dp_size=place.dp_size, num_workers=settings.num_workers)
-    turn = settings.micro_batch_size if settings.layout == "padded" else _PACKED_TURN
-    least = max(settings.min_lane_samples, 1 if source.shuffle else turn)
-    num_lanes = count_lanes(len(dataset), num_lanes=settings.num_lanes, min_samples=least)
-    feed = DatasetFeed(
-        dataset,
-        num_lanes=num_lanes,
-        seed=source.seed,
-        shuffle=source.shuffle,
-        block=source.shuffle_block,
-        window=source.shuffle_window,
-        turn=turn,
-    )
+    settings = config.loader
+    planned = feed if isinstance(feed, PlanFeed) else None
+    is_balanced = config.packing.balance != "off"
+    if planned is None and not is_balanced:  # else any number of them can share the lanes
+        check_cluster(settings.num_lanes, dp_size=place.dp_size, num_workers=settings.num_workers)
     grid = LaneGrid(
-        num_lanes=num_lanes,
+        num_lanes=feed.num_lanes,
         dp_rank=place.dp_rank,
         dp_size=place.dp_size,
         num_workers=max(1, settings.num_workers),
     )
-    return LaneEngine(Plan(config=config, feed=feed, encoder=encoder, grid=grid, pack_function=packer), place)
-
-
-def _open_if_indexed(source: SourceConfig) -> ShardDataset | None:
-    """The dataset, or None where no folder of it was ever indexed; then it is a stream."""
-    named = source.index_dir is not None or source.split_part is not None
-    if not named and not _has_index(source.path):
-        return None
-    return open_dataset(source.path, index_dir=source.index_dir, split_part=source.split_part)
-
-
-def _has_index(path: str | tuple[str, ...]) -> bool:
-    try:
-        folders = [selection.folder for selection in select_shards(path)]
-    except ShardError:  # no path of a dataset; the stream says what is wrong with it
-        return False
-    return any(
-        is_url(folder)  # which cannot be a stream
-        or energon_shard_names(folder) is not None
-        or read_manifest(index_root(folder), next_move=f"run `packloom index {folder}`") is not None
-        for folder in folders
+    plan = Plan(
+        config=config, feed=feed, encoder=encoder, grid=grid, pack_function=packer, aux=library, planned=planned
     )
+    return BalancedEngine(plan, place) if is_balanced else LaneEngine(plan, place)
+
+
+def base_config(source: Source) -> DataConfig:
+    """The config of a source, with defaults for the rest."""
+    if isinstance(source, DataConfig):
+        return source
+    named = SourceConfig(blend=source) if isinstance(source, Blend) else SourceConfig(path=_plain_path(source))
+    return DataConfig(source=named)
 
 
 def _plain_path(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> str | tuple[str, ...]:
@@ -150,7 +153,7 @@ def _plain_path(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]
     return tuple(os.fspath(path) for path in source)
 
 
-def _override(config: DataConfig, settings: dict[str, Any]) -> DataConfig:
+def override(config: DataConfig, settings: dict[str, Any]) -> DataConfig:
     """The config with each keyword put into the stage that has a field of that name."""
     stages = {name: getattr(config, name) for name in ("source", "packing", "loader", "distribution")}
     changed = {}
@@ -163,7 +166,7 @@ def _override(config: DataConfig, settings: dict[str, Any]) -> DataConfig:
     return replace(config, **changed)
 
 
-def _complete(config: DataConfig, encoder: Encoder) -> DataConfig:
+def complete(config: DataConfig, encoder: Encoder) -> DataConfig:
     """The config with the pack length filled in, checked against the encoder."""
     _check_sample_settings(config.sample, encoder)
     longest = encoder.max_length

@@ -22,6 +22,8 @@ class Delivery:
     skips: list[SkipRecord] = field(default_factory=list)
     failure: PackloomError | None = None
     traceback: str = ""  # of the failure, since exceptions lose theirs on the way to another process
+    seconds: Mapping[str, float] = field(default_factory=dict)  # stage → time spent in it since the last delivery
+    waits: Mapping[int, int] = field(default_factory=dict)  # lane (of a stream: worker slot) → age of its oldest sample
 
 
 @dataclass(frozen=True, kw_only=True)

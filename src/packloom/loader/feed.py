@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, TypedDict
 
+from typing_extensions import Unpack
+
+from packloom.datasets.aux_media import AuxShelf
 from packloom.datasets.dataset import ShardDataset
 from packloom.datasets.epoch_order import EpochOrder
 from packloom.errors import ReadError
@@ -39,7 +42,7 @@ class LaneFeed(Protocol):
         """The samples of this draw and of all that follow, without end."""
 
     def read(self, sample: int) -> RawSample:
-        """All parts of a sample; raises ReadError."""
+        """All parts of a sample, and the finder of its aux media under ``"__aux__"``; raises ReadError."""
 
     def read_parts(self, samples: Sequence[int], parts: Sequence[str]) -> list[RawSample | ReadError]:
         """Some parts of several samples."""
@@ -47,13 +50,27 @@ class LaneFeed(Protocol):
     def place_of(self, sample: int) -> str:
         """Where a sample comes from, for records."""
 
+    def offset_of(self, sample: int) -> int | None:
+        """The byte where it begins there, as far as it is known."""
 
-class DatasetFeed:
-    """A single dataset. Pickles as far as the dataset does."""
+
+class OrderSettings(TypedDict, total=False):
+    """The settings of an order; their defaults are OrderedFeed's."""
+
+    seed: int
+    shuffle: bool
+    block: int
+    window: int
+    turn: int  # samples that a lane takes at a time where nothing is shuffled
+
+
+class OrderedFeed:
+    """The draws of lanes over one order of all samples; what reads them is a subclass's."""
 
     def __init__(
         self,
-        dataset: ShardDataset,
+        total: int,
+        fingerprint: str,
         *,
         num_lanes: int,
         seed: int = 0,
@@ -62,20 +79,12 @@ class DatasetFeed:
         window: int = 1000,
         turn: int = 1,
     ) -> None:
-        """``turn``: samples that a lane takes at a time where nothing is shuffled."""
-        self.dataset = dataset
+        self.num_samples = total
+        self.fingerprint = fingerprint
         self.num_lanes = num_lanes
         self._settings = {"seed": seed, "block_size": block, "window": window, "turn": turn}
         self._shuffle = shuffle
         self._orders: dict[int, EpochOrder] = {}
-
-    @property
-    def fingerprint(self) -> str:
-        return self.dataset.fingerprint
-
-    @property
-    def num_samples(self) -> int:
-        return len(self.dataset)
 
     def epoch_length(self, lane: int) -> int:
         return self._order(0).lane_length(lane)
@@ -93,8 +102,42 @@ class DatasetFeed:
             yield from self._order(epoch).iterate(lane, place)
             epoch, place = epoch + 1, 0
 
+    def _order(self, epoch: int) -> EpochOrder:
+        if epoch not in self._orders:
+            while len(self._orders) >= _KEPT_ORDERS:
+                del self._orders[next(iter(self._orders))]
+            self._orders[epoch] = EpochOrder(
+                total=self.num_samples,
+                fingerprint=self.fingerprint,
+                epoch=epoch,
+                shuffle=self._shuffle,
+                num_lanes=self.num_lanes,
+                **self._settings,
+            )
+        return self._orders[epoch]
+
+
+class DatasetFeed(OrderedFeed):
+    """A single dataset, and the aux datasets that its samples name media of. Pickles as far as they do."""
+
+    def __init__(
+        self,
+        dataset: ShardDataset,
+        *,
+        num_lanes: int,
+        aux: AuxShelf | None = None,
+        **settings: Unpack[OrderSettings],
+    ) -> None:
+        super().__init__(len(dataset), dataset.fingerprint, num_lanes=num_lanes, **settings)
+        self.dataset = dataset
+        self._aux = aux
+
     def read(self, sample: int) -> RawSample:
-        return self.dataset.read(*self.dataset.locate(sample))
+        return self.with_aux(self.dataset.read(*self.dataset.locate(sample)))
+
+    def with_aux(self, raw: RawSample) -> RawSample:
+        """The sample with the finder of its aux media, if there are any."""
+        return raw if self._aux is None else {**raw, "__aux__": self._aux}
 
     def read_parts(self, samples: Sequence[int], parts: Sequence[str]) -> list[RawSample | ReadError]:
         return self.dataset.read_many(samples, parts=parts)
@@ -102,16 +145,5 @@ class DatasetFeed:
     def place_of(self, sample: int) -> str:
         return self.dataset.shard_path(self.dataset.locate(sample)[0])
 
-    def _order(self, epoch: int) -> EpochOrder:
-        if epoch not in self._orders:
-            while len(self._orders) >= _KEPT_ORDERS:
-                del self._orders[next(iter(self._orders))]
-            self._orders[epoch] = EpochOrder(
-                total=len(self.dataset),
-                fingerprint=self.dataset.fingerprint,
-                epoch=epoch,
-                shuffle=self._shuffle,
-                num_lanes=self.num_lanes,
-                **self._settings,
-            )
-        return self._orders[epoch]
+    def offset_of(self, sample: int) -> int | None:
+        return self.dataset.offset(*self.dataset.locate(sample))

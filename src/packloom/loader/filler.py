@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
-import torch
-
+from packloom.collates.filler import make_filler
 from packloom.errors import ReadError, SampleError, TooManyErrors
 from packloom.loader.delivery import no_good_samples
 from packloom.loader.feed import LaneFeed
@@ -36,25 +34,6 @@ class FillerMaker:
             except (ReadError, SampleError) as error:
                 failures[error.code] = failures.get(error.code, 0) + 1
         raise TooManyErrors(no_good_samples(self._feed.num_samples, failures))
-
-
-def make_filler(sample: EncodedSample) -> EncodedSample:
-    """One text token of the sample, with the sample's position axes and token tensors.
-
-    It is a token that is trained on there, since that is never one of a medium.
-    """
-    trained = torch.nonzero(sample.loss_mask)
-    place = int(trained[0]) if len(trained) else 0
-    return replace(
-        sample,
-        key="",
-        source="",
-        input_ids=sample.input_ids[place : place + 1].clone(),
-        loss_mask=torch.zeros(1, dtype=torch.bool),
-        position_ids=torch.zeros_like(sample.position_ids[:, :1]),
-        token_tensors={name: tensor[place : place + 1].clone() for name, tensor in sample.token_tensors.items()},
-        media=(),
-    )
 
 
 def discount_fillers(batch: Batch, num_fillers: int) -> Batch:

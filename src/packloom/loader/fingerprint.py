@@ -28,6 +28,7 @@ def encoder_fingerprint(encoder: Encoder) -> dict[str, Fact]:
     images = None if parts.image_processor is None else _digest(parts.image_processor.to_dict())
     settings = asdict(encoder.config)
     limits = {f"limits.{name}": value for name, value in settings.pop("limits").items()}
+    video = {f"video.{name}": value for name, value in settings.pop("video").items()}
     return {
         "family": encoder.family.name,
         "class": qualified_name(type(encoder)),
@@ -39,6 +40,7 @@ def encoder_fingerprint(encoder: Encoder) -> dict[str, Fact]:
         "processor": _digest({name: value for name, value in parts.settings.items() if name != "chat_template"}),
         **settings,
         **limits,
+        **video,
     }
 
 

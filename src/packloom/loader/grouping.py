@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from packloom.errors import PackingError
 from packloom.packing import CheckedPacker, Cost
 
 #: What both layers of a packer's state hold, and what a fresh packer has as well.
@@ -30,10 +32,14 @@ class Grouper(Protocol):
 
 
 class PackGrouper:
-    """Groups that fill a pack. The state has four numbers per waiting sample: draw, tokens, patches, arrival."""
+    """Groups that fill a pack. The state has four numbers per waiting sample: draw, tokens, patches, arrival.
 
-    def __init__(self, packer: CheckedPacker) -> None:
+    ``keep_whole`` for a user's packer, whose own state is kept beside these as it is.
+    """
+
+    def __init__(self, packer: CheckedPacker, *, keep_whole: bool = False) -> None:
         self._packer = packer
+        self._keep_whole = keep_whole
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -51,15 +57,31 @@ class PackGrouper:
         return {
             "pushed": full["pushed"],
             "waiting": [list(column) for column in zip(*full["waiting"], strict=True)],
-            "packer": {name: value for name, value in inner.items() if name not in _SHARED},
+            "packer": _plain_copy(inner)
+            if self._keep_whole
+            else {name: value for name, value in inner.items() if name not in _SHARED},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         fresh = self._packer.state_dict()
         waiting = [list(row) for row in zip(*state["waiting"], strict=True)]
         shared = {"pushed": state["pushed"], "waiting": waiting}
-        inner = {**fresh["packer"], **state["packer"], **shared}
+        inner = _plain_copy(state["packer"]) if self._keep_whole else {**fresh["packer"], **state["packer"], **shared}
         self._packer.load_state_dict({**fresh, **shared, "packer": inner})
+
+
+def _plain_copy(state: dict[str, Any]) -> Any:
+    """A copy, since a state belongs to its batch whatever its packer does next. Raises PackingError."""
+    try:
+        copied = json.loads(json.dumps(state))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PackingError(f"state_dict of the packer is not plain JSON data: {error}") from error
+    if copied != state:
+        raise PackingError(
+            f"state_dict of the packer changes on its way through JSON, from {state!r:.200} to {copied!r:.200}: use"
+            " lists in place of tuples, and strings as keys"
+        )
+    return copied
 
 
 class RowGrouper:

@@ -7,19 +7,20 @@ damaged image moves no later group, and a lane can be followed without decoding 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypedDict
 
 from packloom.config import DataConfig
 from packloom.datasets.policy import SkipRecord
-from packloom.errors import TooManyErrors
+from packloom.errors import SampleError, TooManyErrors
 from packloom.loader.delivery import counts_by_code, no_good_samples
 from packloom.loader.feed import LaneFeed
 from packloom.loader.grouping import Grouper, PackGrouper, RowGrouper
 from packloom.loader.sample_store import SampleStore
 from packloom.loader.stages import Stages
-from packloom.packing import PackFunction
+from packloom.packing import PackerFactory, PackFunction, RefusedSamples
 from packloom.types import EncodedSample
 
 
@@ -31,6 +32,17 @@ class LaneState(TypedDict):
     ready: list[list[int]]  # groups of draws that were not taken yet
     waiting: Mapping[str, Any]  # of the grouper
     again: list[int]  # draws to be drawn once more, since what they cost has changed
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredPack:
+    """A group of draws by their lengths. Small: it is sent from rank to rank."""
+
+    lane: int
+    slot: int
+    draws: tuple[int, ...]
+    tokens: tuple[int, ...]  # of each, before alignment
+    patches: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +69,13 @@ class Lane:
     """Groups of samples, slot after slot. Resumes from a state without reading anything."""
 
     def __init__(
-        self, number: int, feed: LaneFeed, stages: Stages, *, span: Span, pack_function: PackFunction | None = None
+        self,
+        number: int,
+        feed: LaneFeed,
+        stages: Stages,
+        *,
+        span: Span,
+        pack_function: PackFunction | PackerFactory | None = None,
     ) -> None:
         settings = stages.config.loader
         self.number = number
@@ -68,7 +86,7 @@ class Lane:
         self._store = SampleStore(number, feed, stages)
         self._drops_short = settings.layout == "padded" and settings.tail == "drop"
         self._grouper: Grouper = (
-            PackGrouper(stages.make_packer(pack_function))
+            PackGrouper(stages.make_packer(pack_function), keep_whole=isinstance(pack_function, PackerFactory))
             if settings.layout == "packed"
             else RowGrouper(settings.micro_batch_size, keep_short=not self._drops_short)
         )
@@ -77,6 +95,7 @@ class Lane:
         self._ready: deque[list[int]] = deque()
         self._order = feed.samples_from(number, self._drawn)
         self._num_bad = 0  # draws since the last good one
+        self._num_refused = 0  # by the packer, since it last packed any
         self._records: dict[int, list[SkipRecord]] = {}  # by the slot that was being formed
 
     def take(self) -> list[int] | None:
@@ -96,6 +115,21 @@ class Lane:
         """Leave the next slot to another worker, who reports what was skipped for it."""
         self._store.forget(self.take() or ())
         self._records.pop(self.slots - 1, None)
+
+    def measure(self) -> MeasuredPack | None:
+        """The next slot with the lengths of its samples, for another worker to make; None where the pass has none."""
+        draws = self.take()
+        if draws is None:
+            return None
+        sizes = self._store.sizes(draws)
+        self._store.forget(draws)
+        return MeasuredPack(
+            lane=self.number,
+            slot=self.slots - 1,
+            draws=tuple(sizes or draws),  # where none can be read again, whoever makes the batch has to say so
+            tokens=tuple(tokens for tokens, _ in sizes.values()),
+            patches=tuple(patches for _, patches in sizes.values()),
+        )
 
     def has_slot(self, slot: int) -> bool:
         """Whether the pass gives this lane a slot of that number; draws ahead as far as needed to know."""
@@ -125,6 +159,12 @@ class Lane:
         records = [record for group in self._records.values() for record in group]
         self._records.clear()
         return records
+
+    @property
+    def oldest_wait(self) -> int:
+        """How many samples were drawn after the one that waits longest; 0 where none waits."""
+        waiting = [*self._grouper.waiting, *self._again, *(draw for group in self._ready for draw in group)]
+        return self._drawn - 1 - min(waiting) if waiting else 0
 
     def state_dict(self) -> LaneState:
         return LaneState(
@@ -156,21 +196,35 @@ class Lane:
         cost = self._store.add(draw, number)
         if cost is None:
             self._num_bad += 1
-            self._records.setdefault(slot, []).extend(self._policy.take_records())
         else:
             self._num_bad = 0
-            self._ready.extend(self._grouper.push(draw, cost))
+            self._ready.extend(self._grouped(partial(self._grouper.push, draw, cost)))
         every = self._span.flush_every
         if every is not None and not self._again and self._drawn % every == 0:
             self._flush()
+        if records := self._policy.take_records():
+            self._records.setdefault(slot, []).extend(records)
         if self._is_drawn() and not was_drawn and slot > 0 and self._num_certain() <= slot:
             self._records.setdefault(slot - 1, []).extend(self._records.pop(slot, []))
 
     def _flush(self) -> None:
         waiting = self._grouper.waiting
-        groups = self._grouper.finish()
+        groups = self._grouped(self._grouper.finish)
         self._ready.extend(groups)
         self._store.forget(set(waiting).difference(*groups))
+
+    def _grouped(self, group: Callable[[], list[list[int]]]) -> list[list[int]]:
+        """The groups; samples that the packer refuses are skipped by policy."""
+        errors: Mapping[int, SampleError] = {}
+        try:
+            groups = group()
+        except RefusedSamples as refused:
+            groups, errors = refused.packs, refused.errors
+        self._policy.passed("pack", sum(map(len, groups)))
+        self._num_refused = len(errors) + (0 if groups else self._num_refused)
+        for draw, error in errors.items():
+            self._store.refuse(draw, error)
+        return groups
 
     def _can_draw(self) -> bool:
         if not self._is_drawn():
@@ -179,11 +233,12 @@ class Lane:
 
     def _has_hope(self) -> bool:
         """Whether a good sample may still come, after all the bad ones."""
-        if self._num_bad < max(self._feed.num_samples, self._feed.epoch_length(self.number)):
+        num_bad = max(self._num_bad, self._num_refused)
+        if num_bad < max(self._feed.num_samples, self._feed.epoch_length(self.number)):
             return True
         if self._span.end is not None:
             return False
-        raise TooManyErrors(no_good_samples(self._num_bad, counts_by_code(self._policy)))
+        raise TooManyErrors(no_good_samples(num_bad, counts_by_code(self._policy)))
 
     def _is_drawn(self) -> bool:
         """Whether all samples of the pass were drawn."""

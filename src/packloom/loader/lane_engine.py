@@ -12,14 +12,16 @@ from typing import Any, cast
 from packloom.config import DataConfig
 from packloom.datasets.policy import ErrorPolicy
 from packloom.errors import ConfigError, PackloomError, TooManyErrors
-from packloom.loader.delivery import LaneDelivery, no_good_samples
+from packloom.loader.delivery import Delivery, LaneDelivery, no_good_samples
 from packloom.loader.distribution import Place
 from packloom.loader.fingerprint import encoder_fingerprint, qualified_name
 from packloom.loader.lane import Lane, LaneState
+from packloom.loader.plan_lane import PlannedLane
 from packloom.loader.processes import run_workers
 from packloom.loader.stages import Stages
-from packloom.loader.state import STATE_VERSION, LoaderState, as_json, check_state, shaping_settings
+from packloom.loader.state import STATE_VERSION, LoaderState, check_state, seal, shaping_settings
 from packloom.loader.worker import LaneStream, Plan, Start
+from packloom.packing import PackerFactory
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,7 @@ class LaneEngine:
         # What was consumed. It is replaced as a whole: when a worker dies, torch raises between any two steps of ours.
         self._at = Start(pass_number=0, batch=0, lanes={})
         self._has_next: dict[int, bool] = {}  # lane → whether it has a slot in the round at the next boundary
-        self._run: Iterator[LaneDelivery] | None = None
+        self._run: Iterator[Any] | None = None
         self._reader: object = None  # the iteration that may go on
         self._counted: tuple[int, dict[int, int]] | None = None  # pass, and the slots of other ranks' lanes in it
 
@@ -48,7 +50,7 @@ class LaneEngine:
     def config(self) -> DataConfig:
         return self._plan.config
 
-    def deliveries(self) -> Iterator[LaneDelivery]:
+    def deliveries(self) -> Iterator[Delivery]:
         """What is left of the pass; the next call then begins the next one.
 
         Raises TooManyErrors for a pass without a good sample, ConfigError if ``tail="drop"`` leaves nothing of it, and
@@ -74,9 +76,11 @@ class LaneEngine:
 
     def state_dict(self) -> dict[str, Any]:
         at = self._at
-        own = self._plan.grid.own_lanes(at.batch)
-        lanes = {str(number): at.lanes[number] for number in own if number in at.lanes}
-        return as_json({**self._blank, "pass_number": at.pass_number, "batch": at.batch, "lanes": lanes})
+        lanes = {str(number): at.lanes[number] for number in self._own_lanes() if number in at.lanes}
+        return seal({**self._blank, "pass_number": at.pass_number, "batch": at.batch, "lanes": lanes})
+
+    def _own_lanes(self) -> list[int]:
+        return self._plan.grid.own_lanes(self._at.batch)
 
     def load_state_dict(self, state: Mapping[str, Any], *, allow_mismatch: Collection[str]) -> None:
         checked = check_state(state, self._blank, allow_mismatch=allow_mismatch)
@@ -88,31 +92,34 @@ class LaneEngine:
     def _blank(self) -> LoaderState:
         """The state at the very beginning."""
         plan = self._plan
-        function = plan.pack_function
-        packer = "best_fit" if function is None else qualified_name(function)
+        own = plan.pack_function
+        packer = "best_fit" if own is None else qualified_name(own.make if isinstance(own, PackerFactory) else own)
+        if plan.planned is not None:
+            packer = f"plan {plan.planned.plan.header['digest']}"
         return LoaderState(
             version=STATE_VERSION,
             dataset=plan.feed.fingerprint,
             encoder=encoder_fingerprint(plan.encoder),
-            settings=shaping_settings(plan.config, packer),
+            settings={**shaping_settings(plan.config, packer), **plan.aux.facts},
             num_lanes=plan.grid.num_lanes,
             dp_rank=plan.grid.dp_rank,
             dp_size=plan.grid.dp_size,
             pass_number=0,
             batch=0,
             lanes={},
+            digest="",
         )
 
     def _go_to(self, start: Start) -> None:
         self._at, self._has_next, self._run = start, {}, None
 
-    def _next(self) -> LaneDelivery:
+    def _next(self) -> Delivery:
         """The next delivery, which is consumed from here on."""
         if self._run is None:
             stream = LaneStream(self._plan, self._at)
             self._run = run_workers(stream, self.config.loader, seed=self.config.source.seed)
         try:
-            delivery = next(self._run)
+            delivery: LaneDelivery = next(self._run)
         except BaseException:
             self._run = None  # an exception ends it
             raise
@@ -155,7 +162,7 @@ class LaneEngine:
         lane = self._probe(number, self._at.lanes.get(number))
         return lane.has_slot(self._needed_slot(number))
 
-    def _probe(self, number: int, state: LaneState | None) -> Lane:
+    def _probe(self, number: int, state: LaneState | None) -> Lane | PlannedLane:
         """A lane to look ahead with. It skips all bad samples in silence: the workers will report them."""
         stages = Stages(self._plan.encoder, self.config, ErrorPolicy(max_consecutive=_NO_LIMIT))
         return self._plan.make_lane(number, self._at.pass_number, stages, state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping
+from time import perf_counter
 from typing import Any, Protocol
 
 from packloom.config import DataConfig
@@ -14,6 +15,7 @@ from packloom.types import Batch
 
 #: ``Loader.skip_records`` keeps the latest; the quarantine file has them all.
 MAX_SKIP_RECORDS = 1000
+_TIMED = ("wait", "read", "encode", "media", "collate")
 
 
 class Engine(Protocol):
@@ -46,8 +48,12 @@ class Loader:
         self.config = engine.config
         self.skipped: Counter[str] = Counter()  # code → samples skipped so far
         self.skip_records: deque[SkipRecord] = deque(maxlen=MAX_SKIP_RECORDS)
+        #: (shard, code) → samples skipped so far
+        self.skipped_by_source: Counter[tuple[str, str]] = Counter()
         self._engine = engine
         self._counts: Counter[str] = Counter()
+        self._seconds = dict.fromkeys(_TIMED, 0.0)  # of all workers
+        self._waits: dict[int, int] = {}  # lane → age of its oldest sample
         path = self.config.loader.quarantine
         self._quarantine = Quarantine(path) if path is not None else None
 
@@ -58,7 +64,8 @@ class Loader:
         there is nothing to read, WorkerError if a worker process is killed, StateError if the samples that a state
         names are no longer what they were, and under ``on_error="raise"`` the SampleError of the first bad sample.
         """
-        for delivery in self._engine.deliveries():
+        deliveries = self._engine.deliveries()
+        while (delivery := self._next(deliveries)) is not None:
             self._record(delivery)
             if delivery.failure is not None:
                 has_workers = self.config.loader.num_workers > 0
@@ -66,6 +73,7 @@ class Loader:
             if delivery.batch is not None:
                 self._count(delivery.batch, delivery.num_filler_rows)
                 yield delivery.batch
+        self._waits.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Where this rank stands after the last batch that it gave, as plain JSON data.
@@ -85,27 +93,49 @@ class Loader:
         The sequence of batches goes on exactly, on any number of ranks and workers that the lanes allow. Raises
         StateError, which names both values, if the dataset, the encoder, the seed or a setting that shapes the
         sequence is another, and for the state of another rank. ``allow_mismatch`` names what may differ all the same
-        ("dataset", "encoder", "version", or a setting); the sequence is then another one from here on.
+        ("dataset", "encoder", "version", or a setting; "digest" for a state that was edited); the sequence is then
+        another one from here on.
         """
         allowed = (allow_mismatch,) if isinstance(allow_mismatch, str) else allow_mismatch
         self._engine.load_state_dict(state, allow_mismatch=allowed)
+        self._waits.clear()
 
     def metrics(self) -> dict[str, float]:
-        """Counts so far: batches, samples, input_tokens, loss_tokens, skipped, filler_rows (which are no samples).
+        """Plain numbers for a logger, of all batches that this rank was given since the loader was built.
 
-        Of packed batches also ``fill``: input tokens over the room of all packs.
+        Counts: ``batches``, ``samples``, ``input_tokens``, ``loss_tokens``, ``filler_rows`` (which are no samples),
+        ``skipped`` and ``skipped/<code>`` (by shard: ``skipped_by_source``); of blends also ``samples/<leaf>``,
+        ``input_tokens/<leaf>`` and ``loss_tokens/<leaf>``. ``fill``: input tokens over the room of all packs, or over
+        all places [B, S] of padded batches.
+
+        Seconds: ``seconds/wait``, for which the loop waited for its batches; ``seconds/read``, ``/encode``, ``/media``
+        and ``/collate``, summed over workers, so that without workers they are within the wait, and with workers may
+        exceed it. ``oldest_wait``: how many samples were drawn, in its lane, after the one that waits longest for a
+        pack.
         """
         names = ("batches", "samples", "input_tokens", "loss_tokens", "filler_rows")
         found: dict[str, float] = {name: self._counts[name] for name in names}
         found["skipped"] = self.skipped.total()
-        if self.config.loader.layout == "packed":
-            room = self._counts["batches"] * (self.config.packing.pack_length or 0)
-            found["fill"] = found["input_tokens"] / room if room else 0.0
+        found["fill"] = self._counts["input_tokens"] / (self._counts["room"] or 1)
+        found["oldest_wait"] = max(self._waits.values(), default=0)
+        found.update({f"seconds/{stage}": self._seconds[stage] for stage in _TIMED})
+        found.update({name: self._counts[name] for name in self._counts if "/" in name})
+        found.update({f"skipped/{code}": number for code, number in self.skipped.items()})
         return found
 
+    def _next(self, deliveries: Iterator[Delivery]) -> Delivery | None:
+        start = perf_counter()
+        delivery = next(deliveries, None)
+        self._seconds["wait"] += perf_counter() - start
+        return delivery
+
     def _record(self, delivery: Delivery) -> None:
+        for stage, seconds in delivery.seconds.items():
+            self._seconds[stage] += seconds
+        self._waits.update(delivery.waits)
         for record in delivery.skips:
             self.skipped[record.code] += 1
+            self.skipped_by_source[record.source, record.code] += 1
             self.skip_records.append(record)
             if self._quarantine is not None:
                 self._quarantine.write(record)
@@ -116,3 +146,8 @@ class Loader:
         self._counts["input_tokens"] += batch["num_input_tokens"]
         self._counts["loss_tokens"] += batch["num_loss_tokens"]
         self._counts["filler_rows"] += num_filler_rows
+        packed = self.config.loader.layout == "packed"
+        room = self.config.packing.pack_length if packed else batch["input_ids"].numel()
+        self._counts["room"] += room or 0
+        for leaf, counts in batch.get("source_counts", {}).items():
+            self._counts.update({f"{name}/{leaf}": number for name, number in counts.items()})

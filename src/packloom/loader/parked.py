@@ -12,10 +12,13 @@ from packloom.types import EncodedSample, RawSample
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParkedSample:
-    """A sample that waits for its batch. Media that were parts of the raw sample are read again when it leaves."""
+    """A sample that waits for its batch. Media that were parts of the raw sample are read again when it leaves.
+
+    So are those of aux datasets, by the stage that fetches them for every sample.
+    """
 
     sample: EncodedSample  # integer tensors in the narrowest type that holds them
-    parts: tuple[str | None, ...]  # per medium: the part to read again; None where the sample keeps its bytes
+    parts: tuple[str | None, ...]  # per medium: the part to read again; None for one that is no part
     dtypes: dict[str, torch.dtype]  # of its token tensors
 
     @property
@@ -25,11 +28,14 @@ class ParkedSample:
 
 
 def park(sample: EncodedSample, raw: RawSample) -> ParkedSample:
-    """Drop the media that are parts of ``raw`` as they are; others (from a data URI, say) stay with the sample."""
+    """Drop the media that can be read again: parts of ``raw`` as they are, and those of aux datasets.
+
+    Others (from a data URI, say) stay with the sample.
+    """
     names = {id(value): name for name, value in raw.items() if isinstance(value, bytes)}
-    parts = tuple(names.get(id(item.media.data)) for item in sample.media)
+    parts = tuple(None if item.media.aux else names.get(id(item.media.data)) for item in sample.media)
     media = tuple(
-        item if part is None else replace(item, media=replace(item.media, data=b""))
+        item if part is None and item.media.aux is None else replace(item, media=replace(item.media, data=b""))
         for item, part in zip(sample.media, parts, strict=True)
     )
     return ParkedSample(

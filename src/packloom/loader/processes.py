@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from packloom.config import LoaderConfig
 from packloom.errors import WorkerError
@@ -24,8 +24,13 @@ class WorkerTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
-def run_workers(stream: IterableDataset[_D], settings: LoaderConfig, *, seed: int) -> Iterator[_D]:
+def run_workers(
+    stream: Dataset[_D], settings: LoaderConfig, *, seed: int, orders: Iterable[Any] | None = None
+) -> Iterator[_D]:
     """The deliveries of worker 0, 1, ..., 0, 1, ... in turn, or of this process where there are no workers.
+
+    With ``orders`` each worker gets one at a time and delivers ``stream[order]``; they are drawn in this process, as
+    far ahead as batches are made ahead.
 
     Raises WorkerError when a worker is killed. Where torch notices it outside of here, in the code that uses the
     batches, it raises a plain RuntimeError.
@@ -36,6 +41,7 @@ def run_workers(stream: IterableDataset[_D], settings: LoaderConfig, *, seed: in
     deliveries: DataLoader[_D] = DataLoader(
         stream,
         batch_size=None,
+        sampler=orders,
         num_workers=settings.num_workers,
         collate_fn=_unchanged,
         multiprocessing_context=settings.start_method if has_workers else None,

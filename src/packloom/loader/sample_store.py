@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from packloom.errors import ReadError, SampleError, StateError
 from packloom.loader.feed import LaneFeed
+from packloom.loader.heads import reads_headers_only
+from packloom.loader.lance_feed import LanceFeed
 from packloom.loader.parked import ParkedSample, park, unpark
 from packloom.loader.stages import Stages
 from packloom.packing import Cost
@@ -28,6 +30,9 @@ class SampleStore:
 
     def add(self, draw: int, number: int) -> Cost | None:
         """Read and encode sample ``number``; its cost, or None if it is bad (the policy then has a record of it)."""
+        if (late := self._load_head(draw, number)) is not None:
+            self._parked[draw] = late
+            return self._stages.cost(late.sample)
         found = self._load(draw, number)
         if found is None:
             return None
@@ -52,10 +57,37 @@ class SampleStore:
         self._check_fit(samples)
         return samples
 
+    def sizes(self, draws: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """(tokens, patches) of each draw of a group; those that cannot be read again are skipped by policy."""
+        found = {}
+        for draw in draws:
+            sample = self._fresh[draw][0] if draw in self._fresh else None
+            sample = self._parked[draw].sample if draw in self._parked else sample
+            if sample is None:
+                loaded = self._load(draw, self._feed.sample_of(self._lane, draw))
+                sample = None if loaded is None else loaded[0]
+            if sample is not None:
+                found[draw] = sample.num_tokens, sample.num_patches
+        return found
+
     def forget(self, draws: Iterable[int]) -> None:
         for draw in draws:
             self._fresh.pop(draw, None)
             self._parked.pop(draw, None)
+
+    def refuse(self, draw: int, error: SampleError) -> None:
+        """Let go of a sample that the packer cannot pack; the policy then has a record of it."""
+        sample = self._fresh[draw][0] if draw in self._fresh else None
+        sample = self._parked[draw].sample if draw in self._parked else sample
+        number, key = self._feed.sample_of(self._lane, draw), error.key
+        try:
+            key = sample.key if sample is not None else self._feed.read(number)["__key__"]
+        except ReadError as unreadable:  # it waited when a state was saved, and was damaged since
+            key = unreadable.key
+        placed = error.with_key(key).with_offset(self._feed.offset_of(number))
+        epoch = self._feed.epoch_of(self._lane, draw)
+        self.forget([draw])
+        self._stages.policy.skip(placed, stage="pack", source=self._feed.place_of(number), epoch=epoch)
 
     def settle(self) -> None:
         """Let go of the media of what waits."""
@@ -63,18 +95,38 @@ class SampleStore:
             self._parked[draw] = park(sample, raw)
         self._fresh.clear()
 
-    def _load(self, draw: int, number: int) -> tuple[EncodedSample, RawSample] | None:
-        policy = self._stages.policy
+    def _load_head(self, draw: int, number: int) -> ParkedSample | None:
+        """The sample without its media, where its headers are enough; None: the whole is needed, or will tell why."""
+        if not (isinstance(self._feed, LanceFeed) and reads_headers_only(self._stages.encoder)):
+            return None
         try:
-            raw = self._feed.read(number)
+            with self._stages.times.spent("read"):
+                raw = self._feed.read_head(number)
+            if "__heads__" not in raw:
+                return None
+            sample = self._stages.encode(raw, epoch=self._feed.epoch_of(self._lane, draw))
+        except SampleError:  # read whole, it fails as from a shard, or not at all
+            return None
+        late = park(sample, raw)
+        if None in late.parts:
+            return None
+        for stage in ("read", "encode"):
+            self._stages.policy.passed(stage)
+        return late
+
+    def _load(self, draw: int, number: int) -> tuple[EncodedSample, RawSample] | None:
+        policy, epoch = self._stages.policy, self._feed.epoch_of(self._lane, draw)
+        try:
+            with self._stages.times.spent("read"):
+                raw = self._feed.read(number)
         except ReadError as error:
-            policy.skip(error, stage="read", source=self._feed.place_of(number))
+            policy.skip(error, stage="read", source=self._feed.place_of(number), epoch=epoch)
             return None
         policy.passed("read")
         try:
-            sample = self._stages.encode(raw, epoch=self._feed.epoch_of(self._lane, draw))
+            sample = self._stages.encode(raw, epoch=epoch, offset=self._feed.offset_of(number))
         except SampleError as error:
-            policy.skip(error, stage="encode", source=self._feed.place_of(number))
+            policy.skip(error, stage="encode", source=self._feed.place_of(number), epoch=epoch)
             return None
         policy.passed("encode")
         return sample, raw
@@ -88,12 +140,14 @@ class SampleStore:
         for parts, group in groups.items():
             if parts:
                 numbers = [self._feed.sample_of(self._lane, draw) for draw in group]
-                raws |= dict(zip(group, self._feed.read_parts(numbers, parts), strict=True))
+                with self._stages.times.spent("read"):
+                    raws |= dict(zip(group, self._feed.read_parts(numbers, parts), strict=True))
         found = {}
         for draw, raw in raws.items():
             if isinstance(raw, ReadError):
                 source = self._feed.place_of(self._feed.sample_of(self._lane, draw))
-                self._stages.policy.skip(raw, stage="read", source=source)
+                epoch = self._feed.epoch_of(self._lane, draw)
+                self._stages.policy.skip(raw, stage="read", source=source, epoch=epoch)
             else:
                 found[draw] = unpark(self._parked[draw], raw)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from packloom.loader.lane import LaneState
 STATE_VERSION = 1
 #: Settings on which no cost and no order depends, so that what waits may stay as it is when they change.
 _HARMLESS = {"version", "epochs", "tail", "label_shift", "pad_to_multiple_of", "pad_to_length"}
-_RANK_FIELDS = ("dp_rank", "lanes")
+_RANK_FIELDS = ("dp_rank", "lanes", "digest")
 
 
 class LoaderState(TypedDict):
@@ -34,6 +35,7 @@ class LoaderState(TypedDict):
     pass_number: int
     batch: int  # global batches of this pass that all ranks have consumed
     lanes: dict[str, LaneState]  # a lane that is not here stands at the beginning of the pass
+    digest: str  # of all the rest, by which a state is known that was edited or cut on its way
 
 
 def shaping_settings(config: DataConfig, packer: str) -> dict[str, Fact]:
@@ -49,6 +51,7 @@ def shaping_settings(config: DataConfig, packer: str) -> dict[str, Fact]:
         "micro_batch_size": loader.micro_batch_size,
         "label_shift": loader.label_shift,
         "pad_to_multiple_of": loader.pad_to_multiple_of,
+        "dummy_media": loader.dummy_media,
         "tail": loader.tail,
         "packer": packer,
         **asdict(config.packing),
@@ -58,10 +61,11 @@ def shaping_settings(config: DataConfig, packer: str) -> dict[str, Fact]:
 def check_state(saved: Mapping[str, Any], own: LoaderState, *, allow_mismatch: Collection[str]) -> LoaderState:
     """The saved state, if it is one of this dataset, encoder, seed and settings; else a StateError with both values.
 
-    ``allow_mismatch`` names fields that may differ: "dataset", "encoder" (or "encoder.max_length", ...), "version", or
-    a setting. Where one of these differs that orders or costs depend on, the samples that wait are drawn again.
+    ``allow_mismatch`` names fields that may differ: "dataset", "encoder" (or "encoder.max_length", ...), "version", a
+    setting, or "digest" for a state that was edited on purpose. Where one of these differs that orders or costs depend
+    on, the samples that wait are drawn again.
     """
-    state = _parse(saved)
+    state = _parse(saved, any_digest="digest" in allow_mismatch)
     differing = [
         (name, then, now) for name, then, now in _differences(state, own) if not _is_allowed(name, allow_mismatch)
     ]
@@ -111,15 +115,17 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if number not in lanes or lane["slots"] > lanes[number]["slots"]:
                 lanes[number] = lane
     ordered = {number: lanes[number] for number in sorted(lanes, key=int)}
-    return as_json({**first, "dp_rank": 0, "dp_size": 1, "lanes": ordered})
+    return seal({**first, "dp_rank": 0, "dp_size": 1, "lanes": ordered})
 
 
-def as_json(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state as what comes back of a JSON file: a copy of plain data."""
-    return cast(dict[str, Any], json.loads(json.dumps(state)))
+def seal(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state as what comes back of a JSON file, a copy of plain data, with its digest."""
+    copied = json.loads(json.dumps({name: value for name, value in state.items() if name != "digest"}))
+    text = json.dumps(copied, sort_keys=True)
+    return {**copied, "digest": hashlib.sha256(text.encode()).hexdigest()[:16]}
 
 
-def _parse(saved: Mapping[str, Any]) -> LoaderState:
+def _parse(saved: Mapping[str, Any], *, any_digest: bool = False) -> LoaderState:
     if not isinstance(saved, Mapping):
         raise StateError(f"a loader state is a dict, got {type(saved).__name__}")
     missing = [name for name in LoaderState.__annotations__ if name not in saved]
@@ -131,10 +137,19 @@ def _parse(saved: Mapping[str, Any]) -> LoaderState:
             else f"a loader state of version {STATE_VERSION}, not {version}"
         )
         raise StateError(f"expected {what}; what was given lacks {', '.join(missing)}")
-    for number, lane in saved["lanes"].items():
+    try:
+        state = seal(saved)
+    except (TypeError, ValueError) as error:
+        raise StateError(f"a loader state is plain JSON data; this one holds something else: {error}") from error
+    if saved["version"] == STATE_VERSION and state["digest"] != saved["digest"] and not any_digest:
+        raise StateError(
+            f"the state was changed after it was saved: its digest is {saved['digest']!r}, its content gives"
+            f" {state['digest']!r}. Take it as it was saved, or, if the change is meant, pass allow_mismatch=['digest']"
+        )
+    for number, lane in state["lanes"].items():
         if not number.isdigit() or set(lane) != set(LaneState.__annotations__):
             raise StateError(f"the state is damaged at lane {number!r}")
-    return cast(LoaderState, as_json(saved))
+    return cast(LoaderState, state)
 
 
 def _differences(saved: LoaderState, own: LoaderState) -> list[tuple[str, Any, Any]]:

@@ -163,7 +163,7 @@ def _missing_without_manifest(target: Path) -> str:
 
 def _run_id(state: Mapping[str, Any]) -> str:
     """The same for all ranks that saved after the same batch of the same run, whatever their lanes."""
-    shared = {name: value for name, value in state.items() if name not in ("dp_rank", "lanes")}
+    shared = {name: value for name, value in state.items() if name not in ("dp_rank", "lanes", "digest")}
     return hashlib.sha256(_encode(shared)).hexdigest()
 
 

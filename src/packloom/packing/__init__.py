@@ -6,7 +6,15 @@ and by age, so that a checkpoint stays small and no sample is forgotten.
 
 from packloom.packing.best_fit import BestFitPacker
 from packloom.packing.checked import CheckedPacker, PackStats
-from packloom.packing.contract import Cost, Packer, PackFunction, PackLimits, aligned
+from packloom.packing.contract import (
+    Cost,
+    Packer,
+    PackerFactory,
+    PackFunction,
+    PackLimits,
+    RefusedSamples,
+    aligned,
+)
 from packloom.packing.window import WindowPacker
 
 __all__ = [
@@ -17,6 +25,8 @@ __all__ = [
     "PackLimits",
     "PackStats",
     "Packer",
+    "PackerFactory",
+    "RefusedSamples",
     "WindowPacker",
     "aligned",
 ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from packloom.errors import PackingError
-from packloom.packing.contract import Cost, Packer, PackLimits
+from packloom.errors import PackingError, SampleError
+from packloom.packing.contract import Cost, Packer, PackLimits, RefusedSamples
 from packloom.packing.waiting import WaitingRoom
 
 
@@ -55,8 +55,16 @@ class CheckedPacker:
         return self._stats
 
     def push(self, index: int, cost: Cost) -> list[list[int]]:
+        """Raises RefusedSamples, behind its checks, for samples that the packer cannot pack."""
         self._room.add(index, cost)
-        packs = self._packer.push(index, cost)
+        refused: RefusedSamples | None = None
+        try:
+            packs = self._packer.push(index, cost)
+        except RefusedSamples as error:
+            packs, refused = error.packs, error
+        except SampleError as error:
+            packs, refused = [], RefusedSamples({index: error}, [])
+        self._let_go(refused)
         for pack in packs:
             tokens = self._take_out(pack)
             least = self._stats.least_tokens
@@ -67,10 +75,18 @@ class CheckedPacker:
                 f"index {self.waiting[0]} still waits after {age} further samples, max_wait is {self._max_wait}:"
                 " the packer must return it in time"
             )
+        if refused is not None:
+            raise refused
         return packs
 
     def finish(self) -> list[list[int]]:
-        packs = self._packer.finish()
+        """Raises RefusedSamples as ``push`` does."""
+        refused: RefusedSamples | None = None
+        try:
+            packs = self._packer.finish()
+        except RefusedSamples as error:
+            packs, refused = error.packs, error
+        self._let_go(refused)
         for pack in packs:
             self._take_out(pack)
         if self._room.samples:
@@ -79,6 +95,8 @@ class CheckedPacker:
                 " finish must return all that waits"
             )
         self._room.pushed = 0
+        if refused is not None:
+            raise refused
         return packs
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,6 +106,12 @@ class CheckedPacker:
         self._room.load_state_dict(state)
         self._packer.load_state_dict(state["packer"])
         self._stats = PackStats(**state["stats"])
+
+    def _let_go(self, refused: RefusedSamples | None) -> None:
+        for index in refused.errors if refused is not None else ():
+            if index not in self._room.samples:
+                raise PackingError(f"the packer refused index {index}, which was never pushed or has already left")
+            self._room.pop(index)
 
     def _take_out(self, pack: list[int]) -> int:
         """Take a pack's samples out, prove that they waited and fit, count them; return their tokens."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from packloom.errors import ConfigError
+from packloom.errors import ConfigError, PackingError, SampleError
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,23 @@ class PackLimits:
         return tokens <= self.tokens and (self.patches is None or patches <= self.patches)
 
 
-#: A user's own packer: costs and limits of a window in, groups of positions in that window out.
+class RefusedSamples(PackingError):
+    """A packer cannot pack some samples: ``errors`` by index. They wait no longer, and the packer is fit to go on.
+
+    ``packs`` is what ``push`` or ``finish`` would have returned.
+    """
+
+    def __init__(self, errors: Mapping[int, SampleError], packs: list[list[int]]) -> None:
+        self.errors = dict(errors)
+        self.packs = packs
+        super().__init__(f"the packer refuses {len(self.errors)} sample(s): {next(iter(self.errors.values()), '')}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.errors, self.packs)
+
+
+#: A user's own packer: costs and limits of a window in, groups of positions in that window out. A SampleError that it
+#: raises is charged to the samples of the window for which it raises one when they are given alone.
 PackFunction = Callable[[Sequence[Cost], PackLimits], list[list[int]]]
 
 
@@ -54,6 +70,19 @@ class Packer(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state; settings that differ from the saved ones are a ConfigError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackerFactory:
+    """A user's own streaming packer for ``build_loader(..., packer=PackerFactory(make=MyPacker))``.
+
+    ``make`` is given the limits of a pack and returns a fresh Packer, one per lane; it must pickle if workers are
+    spawned. All that a packer decides must follow from what was pushed, and ``state_dict`` must hold all of it, as
+    plain JSON data and small: it is saved for each lane. A sample may wait for ``max_wait`` further ones at most.
+    A SampleError that ``push`` raises is charged to the sample that was pushed; the packer must then be as it was.
+    """
+
+    make: Callable[[PackLimits], Packer]
 
 
 def aligned(tokens: int, segment_multiple: int) -> int:

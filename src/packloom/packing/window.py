@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from packloom.errors import ConfigError, PackingError
-from packloom.packing.contract import Cost, PackFunction, PackLimits
+from packloom.errors import ConfigError, PackingError, SampleError
+from packloom.packing.contract import Cost, PackFunction, PackLimits, RefusedSamples
 from packloom.packing.next_fit import next_fit_packs
 from packloom.packing.waiting import Waiting, WaitingRoom
 
@@ -32,9 +32,10 @@ class WindowPacker:
         return self._pack(max_age=self._max_wait - self._window)
 
     def finish(self) -> list[list[int]]:
-        packs = self._pack(max_age=-1) if self._room.samples else []
-        self._room.pushed = 0
-        return packs
+        try:
+            return self._pack(max_age=-1) if self._room.samples else []
+        finally:
+            self._room.pushed = 0
 
     def state_dict(self) -> dict[str, Any]:
         return self._room.state_dict()
@@ -45,12 +46,39 @@ class WindowPacker:
     def _pack(self, max_age: int) -> list[list[int]]:
         """Pack the window; of what the function leaves out, samples older than ``max_age`` are packed too."""
         window, limits = list(self._room.samples.values()), self._room.limits
-        groups = self._function([Cost(sample.tokens, sample.patches) for sample in window], limits)
+        errors: dict[int, SampleError] = {}
+        try:
+            groups = self._function([_cost(sample) for sample in window], limits)
+        except SampleError as error:
+            errors = self._refused(window, error)
+            window = [sample for sample in window if sample.ident not in errors]
+            groups = self._function([_cost(sample) for sample in window], limits) if window else []
         left = dict(enumerate(window))
         packs = [[_take(left, position) for position in sorted(group)] for group in groups]
         overdue = [sample for sample in left.values() if self._room.age(sample) > max_age]
         packs += next_fit_packs(overdue, limits, self._max_wait)
-        return [[self._room.pop(sample.ident).ident for sample in pack] for pack in packs]
+        taken = [[self._room.pop(sample.ident).ident for sample in pack] for pack in packs]
+        if errors:
+            raise RefusedSamples(errors, taken)
+        return taken
+
+    def _refused(self, window: list[Waiting], error: SampleError) -> dict[int, SampleError]:
+        """Take out the samples that the function refuses alone; raises ``error`` where it refuses none."""
+        errors: dict[int, SampleError] = {}
+        for sample in window:
+            try:
+                self._function([_cost(sample)], self._room.limits)
+            except SampleError as own:
+                errors[sample.ident] = own
+        if not errors:
+            raise error
+        for ident in errors:
+            self._room.pop(ident)
+        return errors
+
+
+def _cost(sample: Waiting) -> Cost:
+    return Cost(sample.tokens, sample.patches)
 
 
 def _take(left: dict[int, Waiting], position: int) -> Waiting:
