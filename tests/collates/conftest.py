@@ -66,7 +66,7 @@ def _row_lists(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_row() -> Callable[..., Row]:
     """``make_row(ids, trained=None, ...)``: a row; ``trained`` lists the positions trained on, None is all."""
     return _make_row

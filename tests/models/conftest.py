@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
+import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import transformers
 
 from packloom.types import EncodedSample, Row
@@ -121,3 +125,32 @@ def make_row(models: dict[str, torch.nn.Module]) -> Callable[..., Row]:
         return Row(sample=sample, media_tensors=media)
 
     return build
+
+
+def _rank(run: Callable[[int], None], rank: int, world_size: int, store: Path) -> None:
+    timeout = timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timeout)
+    dist.barrier()  # a rank that is done at once would hang up on one that still connects
+    run(rank)
+    dist.destroy_process_group()
+
+
+@pytest.fixture
+def in_ranks(tmp_path: Path) -> Callable[..., None]:
+    """``in_ranks(2, run)`` calls ``run(rank)`` in two forked processes with a gloo group, and wants both to succeed."""
+
+    def start(world_size: int, run: Callable[[int], None]) -> None:
+        store = tmp_path / f"store-{uuid.uuid4().hex}"
+        context = multiprocessing.get_context("fork")
+        ranks = [context.Process(target=_rank, args=(run, rank, world_size, store)) for rank in range(world_size)]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(timeout=120)
+        hanging = [process for process in ranks if process.is_alive()]
+        for process in hanging:
+            process.kill()
+        assert not hanging, "a rank hangs"
+        assert [process.exitcode for process in ranks] == [0] * world_size
+
+    return start

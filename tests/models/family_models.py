@@ -5,6 +5,7 @@ Vocabularies and image geometry are those of the published models, so that real 
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -193,6 +194,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+MODELS["gemma4_causal"] = copy.deepcopy(MODELS["gemma4"])
+MODELS["gemma4_causal"][1]["text_config"]["use_bidirectional_attention"] = None  # as in the smaller published models
 
 
 def build(family: str) -> torch.nn.Module:

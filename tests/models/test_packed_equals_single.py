@@ -15,10 +15,10 @@ UNSHIFTED = {"pad_id": 0, "label_shift": "none"}
 FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
 
 
-def step(model, batch):
+def step(model, batch, **settings):
     """Loss sum, tokens, and gradients by parameter name, of one batch."""
     model.zero_grad(set_to_none=True)
-    output, loss_func = forward_step(iter([batch]), model)
+    output, loss_func = forward_step(iter([batch]), model, **settings)
     loss, num_tokens, _ = loss_func(output)
     loss.backward()
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -71,6 +71,30 @@ def rows(make_row, family):
 
 def test_packed_batch_trains_as_its_samples_alone(model, rows):
     assert_same_training(step(model, collate_packed(rows, **SHIFTED)), singly(model, rows))
+
+
+@pytest.mark.parametrize(("attention", "explicit"), [("sdpa", True), ("eager", False), ("eager", True)])
+def test_every_path_of_attention_trains_alike(model, rows, attention, explicit):
+    batch = collate_packed(rows, segment_multiple=4, **SHIFTED)
+    want = step(model, batch)
+    model.set_attn_implementation(attention)
+    try:
+        got = step(model, batch, attn=attention, explicit_mask=explicit)
+    finally:
+        model.set_attn_implementation("sdpa")
+    assert_same_training(got, want)
+
+
+def test_average_over_samples(model, rows):
+    batch = collate_packed(rows, **SHIFTED)
+    output, loss_func = forward_step(iter([batch]), model, average="samples")
+    loss, number, _ = loss_func(output)
+    means = []
+    for row in rows:
+        total, count, _ = step(model, collate_padded([row], **SHIFTED))
+        means.append(total / count)
+    torch.testing.assert_close(loss.detach(), sum(means), rtol=1e-5, atol=0)
+    assert number == len(rows)
 
 
 def test_packed_batch_trains_the_vision_tower(model, rows):

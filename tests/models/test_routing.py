@@ -8,11 +8,13 @@ import torch
 from packloom.collates import CORE_FIELDS, EXTRA_FIELDS, MEDIA_FIELDS
 from packloom.errors import BatchError, ConfigError
 from packloom.models import route
+from packloom.models.routing import with_pixels_on
+from packloom.pixels import PIXEL_KEYS
 from packloom.types import Batch
 
 PIXELS = {"pixel_values"}
 LOSS = {"labels", "loss_mask", "label_shift"}
-METADATA = {"source_sample_num", "num_input_tokens", "num_loss_tokens", "sample_keys", "layout"}
+METADATA = {"source_sample_num", "source_counts", "num_input_tokens", "num_loss_tokens", "sample_keys", "layout"}
 EVERY_STAGE = {
     "input_ids",
     "position_ids",
@@ -47,7 +49,20 @@ def test_each_stage_gets_its_fields(stage, keys):
 
 
 def test_every_field_of_the_contract_is_known():
-    assert Batch.__annotations__.keys() == BATCH.keys()
+    assert Batch.__annotations__.keys() == BATCH.keys() | set(PIXEL_KEYS)
+
+
+def test_pixels_that_are_bytes_become_what_the_model_reads():
+    table = torch.stack([torch.arange(256.0), -torch.arange(256.0), torch.zeros(256)])
+    pixels = torch.tensor([[[[1, 2]], [[3, 4]], [[5, 6]]]], dtype=torch.uint8)  # [P, C, 1, 2]
+    batch = {"input_ids": BATCH["input_ids"], "pixel_values": pixels, "pixel_table": table, "pixel_frames": 2}
+    for stage in ("first", "all"):
+        routed = route(batch, stage)
+        assert routed.keys() == {"input_ids", "pixel_values"}
+        assert routed["pixel_values"].tolist() == [[1, 2, 1, 2, -3, -4, -3, -4, 0, 0, 0, 0]]
+    assert route(batch, "middle").keys() == {"input_ids"}
+    moved = with_pixels_on(batch, torch.device("meta"))
+    assert (moved["pixel_values"].device.type, moved["input_ids"].device.type) == ("meta", "cpu")
 
 
 def test_everything_a_collate_can_make_is_known():

@@ -22,24 +22,29 @@ def assemble(
     label_shift: LabelShift,
     token_fields: Sequence[TokenField],
     media_joins: Mapping[str, str],
+    num_dummies: int = 0,
 ) -> dict[str, Any]:
     """Per-token tensors of ``shape`` ([B, S] or [1, T]), media tensors and counters.
 
-    ``num_input_tokens`` counts real tokens; ``num_loss_tokens`` counts labels that are trained on, after the shift.
+    The last ``num_dummies`` rows count as padding, and in no counter. ``num_input_tokens`` counts real tokens;
+    ``num_loss_tokens`` counts labels that are trained on, after the shift.
     """
     if pad_id < 0:
         raise ConfigError(f"pad_id must be a token id, got {pad_id}")
     columns = token_columns(rows, label_shift=label_shift, segment_ids=segment_ids, token_fields=token_fields)
     batch = {field.name: lay_out(field, pieces, slots, shape=shape, pad_id=pad_id) for field, pieces in columns}
+    real = rows[: len(rows) - num_dummies]
+    for slot in slots[len(real) :]:
+        batch["padding_mask"][slot.row, slot.start : slot.end] = True
     media = join_media(rows, media_joins)
     doubled = sorted(media.keys() & (batch.keys() | RESERVED_KEYS))
     if doubled:
         raise BatchError(f"{', '.join(doubled)} cannot be a media key: a batch has something else under that name")
     counters = {
-        "source_sample_num": len(rows),
-        "num_input_tokens": sum(row.sample.num_tokens for row in rows),
+        "source_sample_num": len(real),
+        "num_input_tokens": sum(row.sample.num_tokens for row in real),
         "num_loss_tokens": int((batch["labels"] != IGNORE_INDEX).sum()),
-        "sample_keys": [row.sample.key for row in rows],
+        "sample_keys": [row.sample.key for row in real],
         "label_shift": label_shift,
     }
     return {**batch, **media, **counters}

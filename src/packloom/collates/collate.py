@@ -24,11 +24,13 @@ def collate(
     always_padded_boundaries: bool = False,
     token_fields: Sequence[TokenField] = (),
     media_joins: Mapping[str, str] = MappingProxyType({}),
+    dummy: Row | None = None,
 ) -> Batch:
     """All rows as one batch, in their order; see ``collate_packed`` and ``collate_padded`` for shapes and errors.
 
     ``length`` fixes T or S. ``token_fields`` registers token tensors that a family's samples bring beside the built-in
     table; ``media_joins`` maps media keys that do not simply concatenate, or that no table knows, to their rule.
+    ``dummy`` is the medium of a batch that has none, see ``dummy_media``.
     """
     if layout == "packed":
         return collate_packed(
@@ -41,6 +43,7 @@ def collate(
             always_padded_boundaries=always_padded_boundaries,
             token_fields=token_fields,
             media_joins=media_joins,
+            dummy=dummy,
         )
     if layout != "padded":
         raise ConfigError(f"layout must be 'packed' or 'padded', got {layout!r}")
@@ -55,4 +58,5 @@ def collate(
         length=length,
         token_fields=token_fields,
         media_joins=media_joins,
+        dummy=dummy,
     )

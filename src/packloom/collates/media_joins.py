@@ -35,9 +35,25 @@ def join(name: str, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _concat(name: str, tensors: Sequence[Tensor]) -> Tensor:
-    """[n, ...] → [sum of n, ...]."""
+    """[n, ...] → [sum of n, ...]; nothing is copied where the tensors already lie in memory one behind the other."""
     _require_equal(name, tensors, [axis for axis in range(tensors[0].ndim) if axis != 0])
-    return torch.cat(list(tensors))
+    if not _are_neighbours(tensors):
+        return torch.cat(list(tensors))
+    first = tensors[0]
+    size = (sum(len(tensor) for tensor in tensors), *first.shape[1:])
+    return first.as_strided(size, first.stride(), first.storage_offset())
+
+
+def _are_neighbours(tensors: Sequence[Tensor]) -> bool:
+    """Whether each tensor begins where the one before it ends, in one piece of memory."""
+    storage, end = tensors[0].untyped_storage().data_ptr(), tensors[0].storage_offset()
+    for tensor in tensors:
+        if tensor.untyped_storage().data_ptr() != storage or tensor.storage_offset() != end:
+            return False
+        if not tensor.is_contiguous():
+            return False
+        end += tensor.numel()
+    return len(tensors) > 1
 
 
 def _concat_tiles(name: str, tensors: Sequence[Tensor]) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from packloom.collates.alignment import fixed_or_rounded, joint_multiple
 from packloom.collates.assemble import assemble, lengths_of
+from packloom.collates.dummy_media import dummies_for
 from packloom.collates.tensors import Slot, TokenField
 from packloom.errors import BatchError
 from packloom.types import Batch, LabelShift, Row
@@ -28,6 +29,7 @@ def collate_packed(
     always_padded_boundaries: bool = False,
     token_fields: Sequence[TokenField] = (),
     media_joins: Mapping[str, str] = MappingProxyType({}),
+    dummy: Row | None = None,
 ) -> Batch:
     """One row of segments: each sample, followed by a gap up to a multiple of ``segment_multiple``.
 
@@ -38,9 +40,13 @@ def collate_packed(
     ones: there when any gap exists, or always with ``always_padded_boundaries`` (context parallelism reads them).
     ``max_seqlen_q`` is the longest physical segment. Query and key fields are the same.
 
+    ``dummy`` becomes a last segment where no row has media (see ``dummy_media``).
+
     Raises BatchError for no rows, rows that are longer than ``length`` together, and rows or media that break the
     batch contract; ConfigError for settings that do not go together.
     """
+    dummies = dummies_for(rows, dummy)
+    rows = [*rows, *dummies]
     lengths, multiple = lengths_of(rows), joint_multiple(segment_multiple, pad_to_multiple_of)
     physical = [-(-size // segment_multiple) * segment_multiple for size in lengths]
     total = fixed_or_rounded(sum(physical), length, multiple)
@@ -64,6 +70,7 @@ def collate_packed(
         label_shift=label_shift,
         token_fields=token_fields,
         media_joins=media_joins,
+        num_dummies=len(dummies),
     )
     has_gap = physical != lengths
     boundaries = _boundaries(lengths, physical, with_padded=has_gap or always_padded_boundaries)

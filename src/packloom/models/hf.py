@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from packloom.errors import BatchError
+from packloom.errors import BatchError, ConfigError
 from packloom.models.loss import next_token_targets
+from packloom.models.masks import additive_mask, block_causal_mask, flex_block_mask
 from packloom.models.routing import LOSS_KEYS, PACKED_KEYS, route
 from packloom.models.segments import is_packed, physical_boundaries, text_positions
 
@@ -26,7 +27,12 @@ _NOT_ARGUMENTS = frozenset((*PACKED_KEYS, *LOSS_KEYS, "padding_mask"))
 
 
 def hf_model_inputs(
-    batch: Mapping[str, Any], *, attn: str = "sdpa", labels: bool = False, extra: Collection[str] = ()
+    batch: Mapping[str, Any],
+    *,
+    attn: str = "sdpa",
+    labels: bool = False,
+    explicit_mask: bool = False,
+    extra: Collection[str] = (),
 ) -> dict[str, Any]:
     """The arguments of ``model(**arguments)`` for a plain Hugging Face model.
 
@@ -36,8 +42,11 @@ def hf_model_inputs(
     that off.
 
     ``attn`` containing ``"flash"`` adds ``cu_seq_lens_q/k`` and ``max_length_q/k``, which spare flash attention its
-    own search for the boundaries in each layer. ``labels=True`` adds ``labels`` and ``shift_labels``, for a model
-    (or Trainer) that computes its own loss: both hold the next-token targets, so no target crosses a boundary.
+    own search for the boundaries in each layer; ``"flex_attention"`` gives a packed batch a BlockMask, on the device
+    where its tensors are. ``explicit_mask=True`` gives it a block-causal mask [1, 1, T, T] under sdpa (bool) and eager
+    (additive) attention too, for a model that does not look for boundaries in positions. ``labels=True`` adds
+    ``labels`` and ``shift_labels``, for a model (or Trainer) that computes its own loss: both hold the next-token
+    targets, so no target crosses a boundary.
     ``extra`` names keys of your own that the model takes as they are.
 
     Cheapest on a batch that is still on the CPU. Raises BatchError for a batch that breaks the batch contract.
@@ -50,6 +59,7 @@ def hf_model_inputs(
     _check_positions(fields["input_ids"], fields["position_ids"])
     if is_packed(batch):
         arguments |= _packed_arguments(fields, flash="flash" in attn)
+        arguments["attention_mask"] = _packed_mask(fields, attn, explicit=explicit_mask)
     if labels:
         arguments["labels"] = arguments["shift_labels"] = next_token_targets(batch)
     return arguments | {"use_cache": False}
@@ -71,7 +81,7 @@ def _packed_arguments(fields: Mapping[str, Any], *, flash: bool) -> dict[str, An
         raise BatchError("a packed batch keeps its segments apart by positions: attention_mask must be None")
     boundaries, positions = physical_boundaries(fields), fields["position_ids"]
     text = text_positions(boundaries)
-    arguments: dict[str, Any] = {"attention_mask": None}
+    arguments: dict[str, Any] = {}
     if positions.ndim == text.ndim:
         _check_restart(fields, boundaries, text)
         arguments["position_ids"] = text
@@ -82,6 +92,17 @@ def _packed_arguments(fields: Mapping[str, Any], *, flash: bool) -> dict[str, An
         arguments |= dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), boundaries)
         arguments |= dict.fromkeys(("max_length_q", "max_length_k"), longest)
     return arguments
+
+
+def _packed_mask(fields: Mapping[str, Any], attn: str, *, explicit: bool) -> Any:
+    if attn == "flex_attention":
+        return flex_block_mask(fields)
+    if not explicit:
+        return None
+    if "flash" in attn:
+        raise ConfigError(f"{attn} reads segment lengths, and takes no mask: leave explicit_mask out")
+    mask = block_causal_mask(fields)
+    return additive_mask(mask) if attn == "eager" else mask
 
 
 def _check_restart(fields: Mapping[str, Any], boundaries: Tensor, text: Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -61,13 +61,21 @@ def _parameters(forward: Callable[..., Any]) -> tuple[frozenset[str], bool]:
     return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
-def fit_arguments(arguments: Mapping[str, Any], signature: ForwardSignature) -> dict[str, Any]:
-    """``arguments`` without those that the model has no use for.
+def fit_arguments(
+    arguments: Mapping[str, Any],
+    signature: ForwardSignature,
+    *,
+    droppable: frozenset[str] = _DROPPABLE,
+    vouched: Collection[str] = (),
+) -> dict[str, Any]:
+    """``arguments`` without those that the model has no use for: ``droppable`` ones, and those that are None.
 
     Raises BatchError for one that it should read but does not name: through ``**kwargs`` it would vanish in silence.
+    The user vouches that ``vouched`` ones are read there all the same.
     """
-    unread = {name for name in arguments if not signature.takes(name)}
-    lost = sorted(name for name in unread - _DROPPABLE if arguments[name] is not None)
+    trusted = set(vouched) if signature.open else set()
+    unread = {name for name in arguments if name not in trusted and not signature.takes(name)}
+    lost = sorted(name for name in unread - droppable if arguments[name] is not None)
     if lost:
         raise BatchError(
             f"the model's forward takes no {', '.join(lost)}: either the batch was made for another model family, or "
@@ -82,7 +90,7 @@ def check_packable(model: nn.Module, position_ids: Tensor) -> None:
     Raises CapabilityError for layers that ignore the boundaries, and BatchError for one-axis positions ``[1, T]``
     given to a model with mRoPE: most of those look for boundaries in the text row of four and nowhere else.
     """
-    config = _config(model)
+    config = model_config(model)
     if config is None:
         return
     text_config = vars(config.get_text_config())
@@ -99,12 +107,30 @@ def check_packable(model: nn.Module, position_ids: Tensor) -> None:
         )
 
 
+def check_full_attention(model: nn.Module) -> None:
+    """Refuse an explicit mask for a model with layers that attend to a window: the mask would open all of a segment.
+
+    Raises CapabilityError.
+    """
+    config = model_config(model)
+    if config is None:
+        return
+    text_config = vars(config.get_text_config())
+    layers = text_config.get("layer_types") or ()
+    windowed = sorted(set(layers) - {"full_attention"}) if layers else text_config.get("sliding_window")
+    if windowed and text_config.get("use_sliding_window", True):
+        raise CapabilityError(
+            f"{config.model_type} attends to a window in some layers ({windowed}), which an explicit mask takes away:"
+            " leave explicit_mask out, and use attn='sdpa', 'eager' or flash attention"
+        )
+
+
 def check_image_masks(model: nn.Module, batch: Mapping[str, Any]) -> None:
     """Refuse a packed batch of several segments, some with image tokens, for a model whose image mask ignores segments.
 
     Raises CapabilityError. Packs of text only, and of one segment, are fine.
     """
-    config = _config(model)
+    config = model_config(model)
     if config is None or config.model_type not in _IMAGE_MASK_MODELS or len(batch["cu_seqlens_q"]) <= 2:
         return
     if config.model_type != "gemma3" and vars(config.get_text_config()).get("use_bidirectional_attention") != "vision":
@@ -117,7 +143,7 @@ def check_image_masks(model: nn.Module, batch: Mapping[str, Any]) -> None:
         )
 
 
-def _config(model: nn.Module) -> PreTrainedConfig | None:
+def model_config(model: nn.Module) -> PreTrainedConfig | None:
     """The configuration of the outermost module that has one; wrappers like DDP have none."""
     configs = (vars(module).get("config") for module in model.modules())
     return next((item for item in configs if isinstance(item, PreTrainedConfig)), None)

@@ -1,0 +1,62 @@
+"""A training step on videos: real models read the tensors, and a pack of mixed rows trains as the rows do alone."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from packloom import TaskEncoder
+from packloom.config_video import VideoConfig
+from packloom.models import forward_step
+
+
+def png(seed: int, height: int, width: int) -> bytes:
+    buffer = io.BytesIO()
+    noise = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def row(key: str, *, frames: int = 0, images: int = 0) -> dict[str, Any]:
+    """A raw row with a video of so many frames, given as images, and images beside it."""
+    parts = {f"frame{number}.png": png(number, 56, 84) for number in range(frames)}
+    still = {f"still{number}.png": png(90 + number, 84, 56) for number in range(images)}
+    video = [{"type": "video", "video": list(parts), "fps": 4}] if frames else []
+    question = [*video, *({"type": "image", "image": name} for name in still), {"type": "text", "text": "What is it?"}]
+    answer = [{"type": "text", "text": f"Noise, {frames} frames of it."}]
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return {"__key__": key, "json": {"messages": messages}, **parts, **still}
+
+
+def step(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    model.zero_grad(set_to_none=True)
+    output, loss_func = forward_step(iter([batch]), model)
+    loss, _, _ = loss_func(output)
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "glm4v"])
+def test_a_pack_of_videos_images_and_text_trains_as_its_rows(family, processor_dir, family_model) -> None:
+    video = VideoConfig(fps=4.0, min_pixels=784, max_pixels=40_000)
+    encoder = TaskEncoder.from_pretrained(processor_dir(family), video=video)
+    model = family_model(family)
+    raws = [row("video", frames=5), row("text"), row("other", frames=4)]
+    if family != "glm4v":  # whose model takes either images or videos in one call
+        raws += [row("mixed", frames=4, images=1), row("image", images=1)]
+    rows = encoder.batch([encoder.encode_sample(raw) for raw in raws])
+    assert len(encoder.collate(rows, layout="packed")["video_grid_thw"]) == (2 if family == "glm4v" else 3)
+    alone = [step(model, encoder.collate([item], layout="padded")) for item in rows]
+    loss, gradients = step(model, encoder.collate(rows, layout="packed"))
+    torch.testing.assert_close(loss, sum(item[0] for item in alone), rtol=1e-4, atol=0)
+    tower = [name for name in gradients if "visual" in name]
+    assert tower
+    whole = torch.stack([gradient.norm() for gradient in gradients.values()]).norm()
+    for name, gradient in gradients.items():
+        expected = sum(item[1][name] for item in alone if name in item[1])
+        assert (gradient - expected).norm() <= 1e-4 * expected.norm() + 1e-6 * whole, name
