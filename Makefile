@@ -6,19 +6,25 @@
 
 VENV ?= .venv
 DEV_VENV ?= .venv-dev
+BENCH_VENV ?= .venv-bench
 PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.10 python; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo $$name && break; done)
 ARGS ?=
 
 BIN := $(VENV)/bin
 DEV_BIN := $(DEV_VENV)/bin
+BENCH_BIN := $(BENCH_VENV)/bin
 
-.PHONY: help demo test check bench format clean
+.PHONY: help demo test check bench bench-loader bench-throughput bench-convert bench-plan format clean
 help:
 	@echo "make demo     train a tiny vision-language model on real images through packloom"
 	@echo "make test     run the tests"
 	@echo "make check    lint, format, types, style budgets"
 	@echo "make bench    run the benchmarks"
+	@echo "make bench-loader   compare the loader with webdataset and megatron-energon"
+	@echo "make bench-throughput  compare tokens/s with HF collates, megatron-energon and the floor (not part of make bench)"
+	@echo "make bench-convert  compare the conversion of a Lance dataset with copying the same bytes"
+	@echo "make bench-plan     plan packs for 10 million lengths: time, memory, fill, balance"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make clean    remove the virtual environments and caches"
 
@@ -26,7 +32,7 @@ demo: $(VENV)/.packloom-installed
 	$(BIN)/packloom demo $(ARGS)
 
 test: $(DEV_VENV)/.packloom-installed
-	$(DEV_BIN)/python -m pytest $(ARGS)
+	$(DEV_BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile $(ARGS)
 
 check: $(DEV_VENV)/.packloom-installed
 	$(DEV_BIN)/ruff check .
@@ -38,13 +44,41 @@ bench: $(VENV)/.packloom-installed
 	$(BIN)/python benchmarks/packing.py $(ARGS)
 	$(BIN)/python benchmarks/demo_lengths.py $(VENV)/demo-lengths
 	$(BIN)/python benchmarks/packing.py --lengths $(VENV)/demo-lengths --pack-length 512
+	$(BIN)/python benchmarks/masks.py
+
+# megatron-energon is no dependency of packloom, so it has an environment of its own.
+bench-loader: $(BENCH_VENV)/.packloom-installed
+	@$(BENCH_BIN)/python -c 'import megatron.energon' 2>/dev/null || $(BENCH_BIN)/python -m pip install --quiet \
+		--disable-pip-version-check -c constraints.txt -e ".[energon]" || \
+		echo "megatron-energon cannot be installed here: its figures are left out" >&2
+	TQDM_DISABLE=1 $(BENCH_BIN)/python benchmarks/loader_speed.py $(ARGS)
+	TQDM_DISABLE=1 $(BENCH_BIN)/python benchmarks/restore_peers.py
+	$(BENCH_BIN)/python benchmarks/resume.py
+	$(BENCH_BIN)/python benchmarks/resume_far.py
+	$(BENCH_BIN)/python benchmarks/loader_memory.py
+	$(BENCH_BIN)/python benchmarks/index_speed.py
+
+# Contenders that cannot be installed are listed as not run.
+bench-throughput: $(BENCH_VENV)/.packloom-installed
+	@for what in ".[energon]" torchvision; do $(BENCH_BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e . "$${what}" || echo "$${what} cannot be installed here" >&2; done
+	$(BENCH_BIN)/python benchmarks/throughput.py --write docs $(ARGS)
+	$(BENCH_BIN)/python benchmarks/batch_costs.py
+
+bench-convert: $(BENCH_VENV)/.packloom-installed
+	@$(BENCH_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[lance]"
+	$(BENCH_BIN)/python benchmarks/convert.py $(ARGS)
+
+bench-plan: $(BENCH_VENV)/.packloom-installed
+	@$(BENCH_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[plan]"
+	$(BENCH_BIN)/python benchmarks/plan.py $(ARGS)
 
 format: $(DEV_VENV)/.packloom-installed
 	$(DEV_BIN)/ruff format .
 	$(DEV_BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(DEV_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-out
+	rm -rf $(VENV) $(DEV_VENV) $(BENCH_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis demo-out
 
 # The stamp is written last, so an interrupted installation starts again.
 $(VENV)/.packloom-installed: pyproject.toml constraints.txt
@@ -52,6 +86,9 @@ $(VENV)/.packloom-installed: pyproject.toml constraints.txt
 
 $(DEV_VENV)/.packloom-installed: pyproject.toml constraints.txt
 	$(call install,$(DEV_VENV),dev)
+
+$(BENCH_VENV)/.packloom-installed: pyproject.toml constraints.txt
+	$(call install,$(BENCH_VENV),demo)
 
 define install
 	@test -n "$(PYTHON)" || { echo "packloom needs Python 3.10 or newer: make ... PYTHON=/path/to/python" >&2; exit 1; }

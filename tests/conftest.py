@@ -10,7 +10,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +84,23 @@ def cases(shared_dir: Path) -> list[dict[str, Any]]:
 def needs_torchvision() -> None:
     """For a test that compares with torchvision's image backend."""
     pytest.importorskip("torchvision", reason="torchvision is not installed: compares with its image backend")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _processors_are_read_once() -> Iterator[None]:
+    """Reading a large tokenizer takes seconds, and hundreds of tests read one: unchanged folders are read once."""
+    from packloom.task_encoders import base  # noqa: PLC0415 - after torchvision is repaired
+
+    read, known = base.load_parts, {}
+
+    def load(name: str | Path, *, chat_template: str | None = None) -> Any:
+        files = sorted(Path(name).rglob("*")) if Path(name).is_dir() else []
+        stamp = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files)
+        key = (str(name), chat_template, stamp, importlib.util.find_spec("torchvision") is None)
+        if not files or key not in known:
+            known[key] = read(name, chat_template=chat_template)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "load_parts", load)
+        yield

@@ -47,10 +47,15 @@ def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+#: Which other tests run an example: the pytest example, and those that need several processes or Megatron Core.
+OTHERS = ("test_docs_regression_example.py", "models/test_loops.py")
+
+
 def test_every_example_has_a_test() -> None:
-    others = Path(__file__).with_name("test_docs_regression_example.py")  # it runs the pytest example
-    text = Path(__file__).read_text(encoding="utf-8") + others.read_text(encoding="utf-8")
-    assert [path.name for path in sorted(EXAMPLES.glob("*.py")) if path.name not in text] == []
+    text = "".join(
+        (Path(__file__).parent / name).read_text(encoding="utf-8") for name in (*OTHERS, Path(__file__).name)
+    )
+    assert [path.name for path in sorted(EXAMPLES.glob("*.py")) if path.stem not in text] == []
 
 
 def test_your_own_data(processor_dir: Callable[[str], Path], tmp_path: Path) -> None:
@@ -70,6 +75,24 @@ def test_read_batches(demo_folder: Path) -> None:
     assert fields["layout"] == "packed"
     assert fields["input_ids"] == fields["labels"] == f"[1, {fields['num_input_tokens']}]"
     assert int(fields["num_input_tokens"]) > 900
+
+
+def test_bare_loop(demo_folder: Path) -> None:
+    losses = [float(line.split()[3]) for line in run(EXAMPLES / "bare_loop.py", folder=demo_folder).splitlines()]
+    assert len(losses) == 3
+    assert losses[0] > losses[1] > losses[2] > 0
+
+
+def test_hf_trainer(demo_folder: Path) -> None:
+    pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
+    out = run(EXAMPLES / "hf_trainer.py", folder=demo_folder)
+    parts = re.split("\npacked\n|\nloader\n", out)
+    padded, packed, by_loader = (re.findall(r"'loss': '?([\d.]+)", part) for part in parts)
+    assert len(padded) == len(by_loader) == 2
+    assert packed == padded
+    # the mean over supervised tokens of an untrained model: near the log of its vocabulary
+    assert all(11 < float(loss) < 13 for loss in (*padded, *by_loader))
+    assert "the loader's state is saved at batch 2" in out
 
 
 def test_the_readme_example_prints_what_the_readme_says(demo_folder: Path) -> None:

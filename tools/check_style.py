@@ -24,7 +24,13 @@ LAYERS = {
     "types": 0,
     "errors": 0,
     "rng": 0,
+    "pixels": 0,
+    "alignment": 0,
+    "blend": 0,
     "config": 0,
+    "config_fields": 0,
+    "config_packing": 0,
+    "config_video": 0,
     "task_encoders": 1,
     "collates": 1,
     "models": 1,
@@ -34,9 +40,18 @@ LAYERS = {
     "inspect": 2,
     "testing": 2,
     "demo": 3,
+    "bench": 3,
+    "report": 3,
+    "bench_cli": 4,
+    "info_cli": 4,
+    "inspect_cli": 4,
+    "lint_cli": 4,
+    "plan_cli": 4,
+    "stats_cli": 4,
+    "convert_cli": 3,
     "index_cli": 3,  # a command's own module
     "masks_cli": 3,
-    "cli": 4,
+    "cli": 5,
 }
 #: The arrows within one layer. The lowest layer's modules may use one another freely.
 SAME_LAYER = {("task_encoders", "collates")}

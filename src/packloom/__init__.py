@@ -9,15 +9,18 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from packloom.blend import Blend, Leaf
     from packloom.config import DataConfig, SampleConfig, SampleLimits
     from packloom.errors import PackloomError, SampleError
     from packloom.inspect import inspect_sample
-    from packloom.loader import Loader, build_loader, load_state_dir, merge_states, save_state_dir
+    from packloom.loader import Loader, build_loader, build_validation, load_state_dir, merge_states, save_state_dir
     from packloom.models.device import to_device
     from packloom.task_encoders import TaskEncoder, register_task_encoder
 
 _HOMES = {
+    "Blend": "packloom.blend",
     "DataConfig": "packloom.config",
+    "Leaf": "packloom.blend",
     "Loader": "packloom.loader",
     "PackloomError": "packloom.errors",
     "SampleConfig": "packloom.config",
@@ -25,6 +28,7 @@ _HOMES = {
     "SampleLimits": "packloom.config",
     "TaskEncoder": "packloom.task_encoders",
     "build_loader": "packloom.loader",
+    "build_validation": "packloom.loader",
     "inspect_sample": "packloom.inspect",
     "load_state_dir": "packloom.loader",
     "merge_states": "packloom.loader",
@@ -34,7 +38,9 @@ _HOMES = {
 }
 
 __all__ = [
+    "Blend",
     "DataConfig",
+    "Leaf",
     "Loader",
     "PackloomError",
     "SampleConfig",
@@ -42,6 +48,7 @@ __all__ = [
     "SampleLimits",
     "TaskEncoder",
     "build_loader",
+    "build_validation",
     "inspect_sample",
     "load_state_dir",
     "merge_states",

@@ -1,6 +1,6 @@
 """The command line: arguments go in, a page of text or JSON and an exit status come out.
 
-Exit status: 0 done, 1 done but the result is bad, 2 could not be done (one line on stderr says why).
+Exit status: 0 done, 1 done but the result is bad, 2 could not be done (one line on stderr says why), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -9,22 +9,26 @@ import json
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from packloom import index_cli, masks_cli
+from packloom import bench_cli, convert_cli, index_cli, info_cli, inspect_cli, lint_cli, masks_cli, plan_cli, stats_cli
 from packloom.errors import PackloomError
 
 #: A demo of this many steps must have learned something.
 ENOUGH_STEPS = 30
 
+#: What typer raises for wrong arguments; it may carry its own copy of click, whose classes are then others.
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+#: What a shell reports for a program that was ended by SIGINT.
+_INTERRUPTED = 130
+
 app = typer.Typer(
     name="packloom",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Sharded image-text conversations into packed, provably masked training batches for vision-language models.",
@@ -33,18 +37,30 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr and exit status 2."""
+    """Run the command line; an error of ours or of its user is one line on stderr and exit status 2."""
     try:
-        app()
-    except PackloomError as error:
-        _fail(error)
-    except OSError as error:  # a folder that cannot be written, a full disk
-        _fail(error)
+        status = app(standalone_mode=False)
+    except _USAGE_ERROR as error:
+        if not error.format_message():  # type: ignore[attr-defined]
+            sys.exit(2)  # there was no command: the help was shown
+        _fail(_explain(error))
+    except (PackloomError, OSError) as error:  # OSError: a folder that cannot be written, a full disk
+        _fail(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(_INTERRUPTED)
+    sys.exit(status or 0)
 
 
-def _fail(error: Exception) -> None:
-    sys.stderr.write(f"packloom: error: {' '.join(str(error).split())}\n")
+def _fail(reason: str) -> NoReturn:
+    sys.stderr.write(f"packloom: error: {' '.join(reason.split())}\n")
     sys.exit(2)
+
+
+def _explain(error: Exception) -> str:
+    """A wrong use of the command line, and where to read how it is used."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "packloom"
+    return f"{error.format_message().rstrip('.')}: see `{command} --help`"  # type: ignore[attr-defined]
 
 
 def _print_version(wanted: bool) -> None:
@@ -79,7 +95,7 @@ def demo(
     from packloom.demo.report import as_table  # noqa: PLC0415
     from packloom.demo.run import DemoSettings, run_demo  # noqa: PLC0415
 
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, quiet=as_json and not sys.stderr.isatty())
     settings = DemoSettings(out=out, processor=processor, num_samples=samples, num_steps=steps, seed=seed)
     report = run_demo(settings, console)
     if as_json:
@@ -93,5 +109,12 @@ def demo(
         raise typer.Exit(1)
 
 
+app.command(epilog=bench_cli.EPILOG)(bench_cli.bench)
+app.command(epilog=convert_cli.EPILOG)(convert_cli.convert)
 app.command(epilog=index_cli.EPILOG)(index_cli.index)
+app.command(epilog=info_cli.EPILOG)(info_cli.info)
+app.command(epilog=inspect_cli.EPILOG)(inspect_cli.inspect)
+app.command(epilog=lint_cli.EPILOG)(lint_cli.lint)
 app.command(epilog=masks_cli.EPILOG)(masks_cli.masks)
+app.command(epilog=plan_cli.EPILOG)(plan_cli.plan)
+app.command(epilog=stats_cli.EPILOG)(stats_cli.stats)

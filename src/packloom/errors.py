@@ -14,6 +14,7 @@ PackloomError
 ├── BatchError             rows or a batch that break the batch contract
 ├── ShardError             a shard or dataset folder that is not what it should be
 ├── StateError             a saved loader state that cannot be used here
+├── PlanError              a plan of packs (or its cache) that cannot be used, or does not fit what is read
 ├── WorkerError            a worker process of the loader died (also a RuntimeError)
 └── TooManyErrors          the error policy's limit was reached
 """
@@ -42,17 +43,21 @@ class SampleError(PackloomError):
 
     ``key`` names the sample, ``reason`` says what is wrong with it in words, ``code`` is a short stable name of the
     kind of fault (for counting, e.g. ``"mask.span_count"``), and ``hint`` says what to do next (may be empty).
+    ``offset`` is the byte in the shard where what failed stands, where that is known.
     """
 
-    def __init__(self, reason: str, *, key: str = "", code: str = "sample", hint: str = "") -> None:
+    def __init__(
+        self, reason: str, *, key: str = "", code: str = "sample", hint: str = "", offset: int | None = None
+    ) -> None:
         self.reason = reason
         self.key = key
         self.code = code
         self.hint = hint
+        self.offset = offset
         super().__init__(reason, key, code, hint)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.reason, self.key, self.code, self.hint)
+        return _rebuild, (type(self), self.reason, self.key, self.code, self.hint, self.offset)
 
     def __str__(self) -> str:
         text = f"sample {self.key!r}: {self.reason}"
@@ -60,11 +65,19 @@ class SampleError(PackloomError):
 
     def with_key(self, key: str) -> SampleError:
         """The same error, naming the sample (for code that does not know the key)."""
-        return self if self.key else type(self)(self.reason, key=key, code=self.code, hint=self.hint)
+        return (
+            self if self.key else type(self)(self.reason, key=key, code=self.code, hint=self.hint, offset=self.offset)
+        )
+
+    def with_offset(self, offset: int | None) -> SampleError:
+        """The same error, naming the byte of the shard (for code that does not know it)."""
+        if self.offset is not None or offset is None:
+            return self
+        return type(self)(self.reason, key=self.key, code=self.code, hint=self.hint, offset=offset)
 
 
-def _rebuild(kind: type[SampleError], reason: str, key: str, code: str, hint: str) -> SampleError:
-    return kind(reason, key=key, code=code, hint=hint)
+def _rebuild(kind: type[SampleError], reason: str, key: str, code: str, hint: str, offset: int | None) -> SampleError:
+    return kind(reason, key=key, code=code, hint=hint, offset=offset)
 
 
 class ReadError(SampleError):
@@ -101,6 +114,10 @@ class ShardError(PackloomError):
 
 class StateError(PackloomError):
     """A saved loader state that cannot be used here."""
+
+
+class PlanError(PackloomError):
+    """A plan of packs that cannot be used, or does not fit what is read."""
 
 
 class WorkerError(PackloomError, RuntimeError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from packloom.task_encoders.base import TaskEncoder
-from packloom.types import ChatSample, EncodedSample, RawSample
+from packloom.types import ChatSample, EncodedMedia, EncodedSample, RawSample
 
 #: The brackets around trained-on text.
 OPEN, CLOSE = "⟦", "⟧"
@@ -22,8 +22,9 @@ class Span:
 
 
 def inspect_sample(encoder: TaskEncoder, raw: RawSample | ChatSample) -> str:
-    """A page of plain text: counts, one line per image, then every token, trained-on text between ``⟦`` and ``⟧``.
+    """A page of plain text: counts, a line per medium, then every token, trained-on text between ``⟦`` and ``⟧``.
 
+    The line of a video names its frames and their times.
     A run of one media token is written once with its length, ``<|image_pad|>×176``. The marks stand around the very
     tokens that are trained on, before any shift of labels. Raises SampleError for a bad sample, as the encoder does.
     """
@@ -38,8 +39,16 @@ def describe(sample: EncodedSample) -> str:
     lines = [f"sample {sample.key!r}: {sample.num_tokens} tokens, {trained} trained on, {len(sample.media)} media"]
     for item in sample.media:
         size = f"{item.width}×{item.height} px"
-        lines.append(f"  {item.media.kind} {item.media.name}: {size} → {item.num_tokens} tokens")
-    return "\n".join(map(_printable, lines))
+        lines.append(f"  {item.media.kind} {item.media.name}: {size}{_times(item)} → {item.num_tokens} tokens")
+    return "\n".join(map(printable, lines))
+
+
+def _times(item: EncodedMedia) -> str:
+    """Of a video: which frames are taken, and when each is shown."""
+    if item.frames is None:
+        return ""
+    shown = zip(item.frames.indices, item.frames.seconds, strict=True)
+    return ", frames " + " ".join(f"{index}@{second:.2f}s" for index, second in shown)
 
 
 def spans(encoder: TaskEncoder, sample: EncodedSample) -> Iterator[Span]:
@@ -60,11 +69,11 @@ def _text(encoder: TaskEncoder, ids: list[int]) -> str:
         for index, run in groupby(group):
             length = len(list(run))
             pieces.append(tokenizer.convert_ids_to_tokens(index) + (f"×{length}" if length > 1 else ""))
-    return _printable("".join(pieces))
+    return printable("".join(pieces))
 
 
-def _printable(text: str) -> str:
-    """Control characters spelled out: text of a data set must not steer the terminal."""
+def printable(text: str) -> str:
+    """The text with control characters spelled out: text of a data set must not steer the terminal."""
     return "".join(letter if letter.isprintable() or letter == "\n" else _spelled(letter) for letter in text)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 from torch import Tensor
 
-#: A sample as a shard gives it: ``"__key__"``, ``"__url__"`` and part name → bytes.
+#: A sample as a shard gives it: ``"__key__"``, ``"__url__"`` and part name → bytes. The loader adds ``"__seed__"`` (see
+#: ``rng.sample_generator``) and, where there are aux datasets, ``"__aux__"`` (a MediaFinder).
 RawSample = dict[str, Any]
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -30,6 +31,7 @@ class TextPart:
     """A piece of text in a message."""
 
     text: str
+    read: bool = False  # the chat template acts on it and does not write it: see Family.switches
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,13 +63,40 @@ class Message:
         return "".join(part.text for part in self.parts if isinstance(part, TextPart))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class AuxPlace:
+    """Where a medium lies that is no part of its sample; only who opened the aux datasets can read it."""
+
+    dataset: int
+    position: int
+    part: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Media:
-    """One medium of a sample, still compressed, under the name it has in the sample."""
+    """One medium of a sample, still compressed, under the name it has in the sample.
+
+    With ``aux`` it lies in another dataset, and ``data`` may be b"": the loader fetches it for samples whose batch is
+    made. Then ``size`` says what a header would.
+    """
 
     kind: MediaKind
     name: str
     data: bytes = field(repr=False)
+    aux: AuxPlace | None = None
+    size: tuple[int, int] | None = None  # (width, height) of an image as it is shown, where known without its bytes
+    frames: tuple[Media, ...] = ()  # of a video that lies in the sample as images, in order; then ``data`` is b""
+    fps: float | None = None  # of these frames
+
+
+class MediaFinder(Protocol):
+    """Other datasets that a sample may name media of; the loader puts one into ``raw["__aux__"]``."""
+
+    def claims(self, name: str) -> bool:
+        """Whether the name begins with the alias of a dataset, so that it means a medium there."""
+
+    def find(self, name: str, kind: MediaKind) -> Media:
+        """The medium called ``<alias>/<key>.<part>``; raises MediaError where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,8 +111,20 @@ class ChatSample:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Frames:
+    """The frames that are taken of a video. An index may stand twice where the model needs more than there are."""
+
+    indices: tuple[int, ...]  # into all frames of the clip, in the order in which they are shown
+    seconds: tuple[float, ...]  # when each is shown, the clip's first frame at 0
+    fps: float  # frames per second of what was taken: their number over the clip's duration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EncodedMedia:
-    """A medium whose token count is known from its header; ``height`` and ``width`` are after EXIF rotation."""
+    """A medium whose token count is known from its header; ``height`` and ``width`` are after EXIF rotation.
+
+    Of a video these are its frames' size as they are shown, and ``frames`` says which of them are taken.
+    """
 
     media: Media
     height: int
@@ -91,6 +132,7 @@ class EncodedMedia:
     num_tokens: int  # placeholder tokens that this medium owns in input_ids
     num_patches: int  # vision-encoder patches, the unit of the media budget
     grid_thw: tuple[int, int, int] | None = None  # (t, h, w) in patches, for families that use grids
+    frames: Frames | None = None  # of a video
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +146,12 @@ class EncodedSample:
     token_tensors: Mapping[str, Tensor] = field(default_factory=dict)  # name → [L], e.g. mm_token_type_ids
     media: tuple[EncodedMedia, ...] = ()
     source: str = ""
+    seed: int = 0  # of the run's seed, the epoch and the key, for ``rng.sample_generator``; the loader sets it
+    epoch: int = 0  # in which it was drawn; the loader sets it
+    dataset: str = ""  # the leaf of the blend that it was drawn from; the loader sets it
+    offset: int | None = (
+        None  # the byte of the shard where its first part stands, if an index tells; the loader sets it
+    )
 
     @property
     def num_tokens(self) -> int:
@@ -134,6 +182,8 @@ class Batch(TypedDict, total=False):
     padding_mask: Tensor  # [B, S] | [1, T] bool, True = padding
     position_ids: Tensor  # [B, S] or [3, B, S] | [1, T] or [3, 1, T] int64, restarts per sample
     pack_segment_ids: Tensor  # [B, S] | [1, T] int64, 1..N, 0 = padding
+    pixel_table: Tensor  # [C, 256] float32; with it pixel_values are bytes, see packloom.pixels.expand_pixels
+    pixel_frames: int  # times a still image stands in each flattened patch; 0 where the shape stays
     cu_seqlens_q: Tensor  # [N + 1] int32, logical boundaries; packed only
     cu_seqlens_kv: Tensor
     cu_seqlens_q_padded: Tensor  # [N + 1] int32, physical boundaries; only when a gap exists or asked for
@@ -146,6 +196,7 @@ class Batch(TypedDict, total=False):
     label_shift: LabelShift
     layout: Layout
     sample_keys: list[str]
+    source_counts: dict[str, dict[str, int]]  # of a blend: leaf → samples, input_tokens, loss_tokens
     mm_token_type_ids: Tensor  # [B, S] | [1, T] int64
     pixel_values: Tensor  # [P, D] float32
     image_grid_thw: Tensor  # [I, 3] int64
