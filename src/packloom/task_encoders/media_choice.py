@@ -1,4 +1,4 @@
-"""A processor, its image rule and the settings go in; how images are loaded comes out: as bytes where that is proved."""
+"""A processor, its image rule and the settings in; how images are loaded out: as bytes where that is proved."""
 
 from __future__ import annotations
 
