@@ -87,20 +87,24 @@ def needs_torchvision() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _processors_are_read_once() -> Iterator[None]:
-    """Reading a large tokenizer takes seconds, and hundreds of tests read one: unchanged folders are read once."""
-    from packloom.task_encoders import base  # noqa: PLC0415 - after torchvision is repaired
+def _tokenizers_are_read_once() -> Iterator[None]:
+    """A large tokenizer takes seconds to read: tests share those of unchanged folders.
 
-    read, known = base.load_parts, {}
+    One that a test changes is its own: ``from_pretrained(folder, local_files_only=True)``.
+    """
+    from transformers import AutoTokenizer  # noqa: PLC0415 - after torchvision is repaired
 
-    def load(name: str | Path, *, chat_template: str | None = None) -> Any:
+    read, known = AutoTokenizer.from_pretrained, {}
+
+    def load(name: str | Path, **settings: Any) -> Any:
         files = sorted(Path(name).rglob("*")) if Path(name).is_dir() else []
-        stamp = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files)
-        key = (str(name), chat_template, stamp, importlib.util.find_spec("torchvision") is None)
-        if not files or key not in known:
-            known[key] = read(name, chat_template=chat_template)
+        if settings or not files:
+            return read(name, **settings)
+        key = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files)
+        if key not in known:
+            known[key] = read(name)
         return known[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "load_parts", load)
+        patch.setattr(AutoTokenizer, "from_pretrained", load)
         yield

@@ -105,6 +105,7 @@ def test_a_forged_turn_that_becomes_control_tokens_fails(encoder: TaskEncoder) -
     assert [result.outcome for result in check_masks(encoder, forged).cases] == ["refused"]
     unguarded = copy.copy(encoder)
     unguarded.chat = copy.copy(encoder.chat)
+    unguarded.chat._control = np.zeros_like(encoder.chat._control)
     unguarded.chat.control_tokens = ControlTokens(
         ids=np.array([], dtype=np.int64), texts=frozenset(), pattern=re.compile("(?!)")
     )

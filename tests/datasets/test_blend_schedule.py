@@ -43,7 +43,7 @@ def test_any_draw_is_found_at_once(numbers: list[int]) -> None:
         shortest = total // math.gcd(*numbers)
         times = -(-128 // shortest) * shortest
         start = far - far % times  # a period begins there
-        assert schedule.at(1, start + draw) == (leaf, rank + start // total * numbers[leaf])
+        assert schedule.at(1, start + draw) == (leaf, rank + start * numbers[leaf] // total)
 
 
 def test_lanes_do_not_draw_the_same_leaf_at_once() -> None:

@@ -86,7 +86,7 @@ def test_reasoning_and_tools(family, cases, encoder_of, picture):
     answers = encoder_of(family, thinking="drop").encode_sample(by_id["reasoning-content"])
     assert spans(answers, encoder.parts.tokenizer) == ["6<|im_end|>", "20<|im_end|>"]
     if family != "qwen3_vl":
-        with pytest.raises(SampleError, match="drops the tool 'get_weather'"):
+        with pytest.raises(SampleError, match=r"drops the tool (call )?'get_weather'"):
             encoder.encode_sample(by_id["tool-call-and-result"])
         return
     call, answer = spans(encoder.encode_sample(by_id["tool-call-and-result"]), encoder.parts.tokenizer)

@@ -150,7 +150,7 @@ def test_markers_of_our_own_are_text_too(folder: str, encoder: Callable[..., Tas
 @pytest.fixture
 def nemotron(processor_dir: Callable[[str], Path], shared_dir: Path) -> Callable[[str], TaskEncoder]:
     template = shared_dir / "processors/_templates/original/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16.jinja"
-    tokenizer = AutoTokenizer.from_pretrained(processor_dir("qwen2_5_vl"))
+    tokenizer = AutoTokenizer.from_pretrained(processor_dir("qwen2_5_vl"), local_files_only=True)
     tokenizer.add_tokens(["<img>", "<image>", "</img>"], special_tokens=True)
     tokenizer.add_tokens(["<think>", "</think>"])
     parts = parts_of(tokenizer, chat_template=template.read_text(encoding="utf-8"))

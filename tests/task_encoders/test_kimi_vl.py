@@ -56,7 +56,7 @@ class KimiVLImageProcessor:
 @pytest.fixture(scope="module")
 def parts(processor_dir: Callable[[str], Path], shared_dir: Path) -> ProcessorParts:
     """Kimi-VL's template on a tokenizer that has its tokens."""
-    tokenizer = AutoTokenizer.from_pretrained(processor_dir("kimi_k25"))
+    tokenizer = AutoTokenizer.from_pretrained(processor_dir("kimi_k25"), local_files_only=True)
     tokenizer.add_tokens(["<|media_start|>"], special_tokens=True)
     path = shared_dir / "processors/_templates/original/moonshotai-Kimi-VL-A3B-Instruct.jinja"
     return parts_of(tokenizer, chat_template=path.read_text(encoding="utf-8"))

@@ -33,7 +33,7 @@ TALK = [("user", "Q1"), ("assistant", "One"), ("user", "Q2"), ("assistant", "Two
 
 @pytest.fixture(scope="module")
 def tokenizer(processor_dir: Callable[[str], Path]) -> Any:
-    tokenizer = AutoTokenizer.from_pretrained(processor_dir("qwen2_5_vl"))
+    tokenizer = AutoTokenizer.from_pretrained(processor_dir("qwen2_5_vl"), local_files_only=True)
     tokenizer.add_tokens(SPECIAL, special_tokens=True)
     tokenizer.add_tokens(["<think>", "</think>"])
     return tokenizer

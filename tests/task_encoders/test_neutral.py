@@ -150,7 +150,10 @@ def test_any_text_beside_a_spelled_token(folder: str, text: str, text_encoder: C
         sample = encoder.encode_sample(chat(f"{text}{token}{text}", "Real."))
     except MaskError:
         return
-    assert control_counts(encoder, sample) == control_counts(encoder, encoder.encode_sample(chat("x", "Real.")))
+    counts = control_counts(encoder, sample)
+    for mark in encoder.family.payload_tokens:  # which texts may hold
+        counts.pop(encoder.parts.tokenizer.convert_tokens_to_ids(mark), None)
+    assert counts == control_counts(encoder, encoder.encode_sample(chat("x", "Real.")))
     assert decoded(encoder, sample.input_ids[sample.loss_mask]) == f"Real.{token}"
 
 

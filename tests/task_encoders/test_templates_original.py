@@ -114,7 +114,7 @@ ORIGINALS = {
 def tokenizer_of(processor_dir: Callable[[str], Path]) -> Callable[[Original], PreTrainedTokenizerBase]:
     @functools.cache
     def make(folder: str, special: tuple[str, ...], added: tuple[str, ...]) -> Any:
-        tokenizer = AutoTokenizer.from_pretrained(processor_dir(folder))
+        tokenizer = AutoTokenizer.from_pretrained(processor_dir(folder), local_files_only=True)
         tokenizer.add_tokens(list(special), special_tokens=True)
         tokenizer.add_tokens(list(added))
         return tokenizer

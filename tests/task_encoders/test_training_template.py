@@ -40,7 +40,7 @@ def tokenizer_of(processor_dir: Callable[[str], Path], shared_dir: Path) -> Call
     @functools.cache
     def make(name: str) -> Any:
         _, folder, special = TEMPLATES[name]
-        tokenizer = AutoTokenizer.from_pretrained(processor_dir(folder))
+        tokenizer = AutoTokenizer.from_pretrained(processor_dir(folder), local_files_only=True)
         tokenizer.add_tokens(list(special), special_tokens=True)
         path = shared_dir / f"processors/_templates/original/{name}.jinja"
         tokenizer.chat_template = path.read_text(encoding="utf-8")
