@@ -118,6 +118,8 @@ def test_the_fingerprint_of_an_encoder(processor_dir: Callable[[str], Path], enc
     assert changed() == set()
     assert changed(max_length=255) == {"max_length"}
     assert changed(max_pixels=28 * 28 * 16) == {"max_pixels", "image_processor"}
+    backend = "torchvision" if first["pixel_backend"] == "pil" else "pil"
+    assert changed(pixels=backend) >= {"pixels", "pixel_backend"}
     template = encoder.parts.chat_template.replace("You are a helpful assistant.", "Be brief.")
     assert changed(replace(encoder.parts, chat_template=template)) == {"chat_template"}
     other = encoder_fingerprint(TaskEncoder.from_pretrained(processor_dir("qwen3_vl"), max_length=256))

@@ -161,3 +161,13 @@ def test_bad_samples_behind_the_last_batch_are_reported(write: Fixture, encoder_
         loader = build_loader(path, encoder_class(), shuffle=False, epochs=1, num_workers=num_workers, **settings)
         assert sorted(_keys(loader)) == ["0000", "0001", "0002", "0003"]
         assert sorted(record.key for record in loader.skip_records) == ["0004", "0005"]
+
+
+def test_what_waits_in_a_lane_without_hope_still_arrives(write: Any, encoder_class: Any) -> None:
+    """Wrapping, a lane that meets bad samples only gives what it has instead of waiting for mates for ever."""
+    path = write([1] * 5, {0: "cook", 1: "cook", 3: "cook"})
+    settings = {"layout": "padded", "micro_batch_size": 5, "tail": "wrap", "num_lanes": 4, "min_lane_samples": 1}
+    for seed in range(3):
+        loader = build_loader(path, encoder_class(), epochs=3, shuffle_block=1, seed=seed, **settings)
+        seen = {key for batch in loader for key in batch["sample_keys"]}
+        assert {"0002", "0004"} <= seen

@@ -11,6 +11,7 @@ from typing import Any
 
 from packloom.loader.stages import Encoder
 from packloom.task_encoders import TaskEncoder
+from packloom.task_encoders.image_backends import backend_of
 
 #: One fact: a value of a setting, or a digest of what is too long to show.
 Fact = str | int | float | bool | None
@@ -37,11 +38,18 @@ def encoder_fingerprint(encoder: Encoder) -> dict[str, Fact]:
         "tokenizer": _digest(_tokenizer_text(parts.tokenizer)),
         "special_tokens": _digest(parts.tokenizer.special_tokens_map),
         "image_processor": images,
+        "pixel_backend": None if parts.image_processor is None else _pixel_backend(encoder),
         "processor": _digest({name: value for name, value in parts.settings.items() if name != "chat_template"}),
         **settings,
         **limits,
         **video,
     }
+
+
+def _pixel_backend(encoder: TaskEncoder) -> str:
+    """Whose pixels the encoder makes; transformers' backends write the same settings."""
+    asked = encoder.config.pixels
+    return backend_of(encoder.parts.image_processor) if asked == "auto" else asked
 
 
 def _tokenizer_text(tokenizer: Any) -> str:

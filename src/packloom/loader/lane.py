@@ -104,10 +104,13 @@ class Lane:
         Raises TooManyErrors where an endless lane finds no good sample, and what the error policy raises.
         """
         while not self._ready:
-            if not self._can_draw():
+            if self._can_draw():
+                self._draw()
+            elif self._is_own(self._grouper.waiting):
+                self._flush()  # the mates that it waits for will not come
+            else:
                 self.slots += 1
                 return None
-            self._draw()
         self.slots += 1
         return self._ready.popleft()
 

@@ -39,6 +39,10 @@ def save_state_dir(
 
     Raises StateError if they differ, OSError if the file cannot be written.
     """
+    if not isinstance(state, Mapping) or not {"dp_rank", "dp_size"} <= set(state):
+        raise StateError(f"expected what Loader.state_dict returned, got {state!r:.80}")
+    if isinstance(step, bool) or not isinstance(step, int):
+        raise StateError(f"step must be a whole number, got {step!r}")
     for name, stated, own in (("rank", rank, state["dp_rank"]), ("world_size", world_size, state["dp_size"])):
         if stated is not None and stated != own:
             raise StateError(

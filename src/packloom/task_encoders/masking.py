@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from packloom.task_encoders.skeleton import Placeholders, Skeleton, Slot, fill, 
 from packloom.task_encoders.span_methods import SpanMethod
 from packloom.task_encoders.template import ChatTemplate
 from packloom.task_encoders.turns import Place, TurnSpan
-from packloom.types import ChatSample
+from packloom.types import ChatSample, MediaPart, TextPart
 
 logger = logging.getLogger(__name__)
 
@@ -79,17 +80,34 @@ class AssistantMasks:
         suffix = self.final_end if chat.messages[-1].role == "assistant" else ""
         skeleton = render_skeleton(self.template, chat, placeholders=self.placeholders, suffix=suffix)
         self._say_if_moved(skeleton)
-        spans = () if self.config.loss_on == "all_text" else self.method.find(skeleton, chat)
+        spans = () if self.config.loss_on == "all_text" else self._turns(skeleton, chat, suffix)
         pieces = enumerate(skeleton.pieces)
         images = tuple(number for number, piece in pieces if isinstance(piece, Slot) and piece.kind == "image")
         return Plan(skeleton=skeleton, spans=spans, images=images)
+
+    def _turns(self, skeleton: Skeleton, chat: ChatSample, suffix: str) -> tuple[TurnSpan, ...]:
+        """The proved spans. A blank text of another role leaves no trace in a span that runs over it; a word does."""
+        filled = _with_words(chat)
+        if filled is not chat:
+            self.method.find(
+                render_skeleton(self.template, filled, placeholders=self.placeholders, suffix=suffix), filled
+            )
+        spans = self.method.find(skeleton, chat)
+        if self.config.thinking == "keep" and any(not span.thought_apart for span in spans):
+            raise MaskError(
+                "thinking='keep' cannot tell the reasoning from the answer: the template writes it behind the answer,"
+                " or between marks that the family does not declare",
+                code="thinking.not_apart",
+                hint="set thinking='supervise' or 'drop'",
+            )
+        return spans
 
     def _all_text(self, prompt: Prompt, plan: Plan, chat: ChatSample) -> np.ndarray:
         """[C] bool: all but images, what the template writes between the marks of one image, and unmarked turns."""
         mask = np.ones(len(prompt.ids), dtype=bool)
         texts = np.zeros(len(prompt.ids), dtype=bool)  # tokens of the data's own texts
         edges = [prompt.places.first_from(character) for character in (*prompt.piece_starts, len(prompt.text))]
-        for piece, first, last in zip(plan.skeleton.pieces, edges, edges[1:], strict=False):
+        for number, (piece, first, last) in enumerate(zip(plan.skeleton.pieces, edges, edges[1:], strict=False)):
             if not isinstance(piece, Slot):
                 continue
             texts[first:last] = piece.kind != "image"
@@ -97,6 +115,8 @@ class AssistantMasks:
             unmarked = piece.message >= 0 and chat.messages[piece.message].loss is False
             if piece.kind == "image" or kept or unmarked:
                 mask[first:last] = False
+                if kept or unmarked:
+                    _mask_crossing(mask, prompt, number, first)
         media = np.flatnonzero(np.isin(prompt.ids, self.media_ids))
         for left, right in itertools.pairwise(media):
             if right - left <= _MARK_GAP and not texts[left:right].any():
@@ -104,6 +124,10 @@ class AssistantMasks:
         if not self.config.train_terminator:
             mask &= ~np.isin(prompt.ids, list(self.terminators.values()))
         return mask
+
+    @cached_property
+    def _media_marks(self) -> tuple[str, ...]:
+        return tuple(self.template.parts.tokenizer.convert_ids_to_tokens(self.media_ids.tolist()))
 
     def _say_if_moved(self, skeleton: Skeleton) -> None:
         """Warn, once, where the template puts images elsewhere among the texts than the data has them."""
@@ -129,7 +153,7 @@ class AssistantMasks:
                     code="mask.terminator",
                 )
             mask[start : end + self.config.train_terminator] = True
-            for first, last in _media_ranges(prompt, plan, span):
+            for first, last in _media_ranges(prompt, plan, span, self._media_marks):
                 mask[prompt.places.first_from(first) : prompt.places.first_from(last)] = False
         return mask
 
@@ -148,10 +172,30 @@ def _token_at(prompt: Prompt, place: Place) -> int:
     return index
 
 
-def _media_ranges(prompt: Prompt, plan: Plan, span: TurnSpan) -> list[tuple[int, int]]:
-    """The characters of each image in an assistant turn, with what the template writes around it up to the next text.
+def _with_words(chat: ChatSample) -> ChatSample:
+    """The conversation with a word for every blank text of a role that is not the assistant; itself without any."""
+    messages = tuple(
+        replace(message, parts=(TextPart(text="word"),))
+        if message.role != "assistant"
+        and not message.text.strip()
+        and not any(isinstance(p, MediaPart) for p in message.parts)
+        else message
+        for message in chat.messages
+    )
+    return chat if messages == chat.messages else replace(chat, messages=messages)
 
-    The model never writes these: an image in an answer is context.
+
+def _mask_crossing(mask: np.ndarray, prompt: Prompt, piece: int, first: int) -> None:
+    """A token that begins before a text and reaches into it holds a part of it."""
+    if prompt.places.edge(prompt.piece_starts[piece])[1] > prompt.piece_starts[piece]:
+        mask[first - 1] = False
+
+
+def _media_ranges(prompt: Prompt, plan: Plan, span: TurnSpan, marks: Sequence[str]) -> list[tuple[int, int]]:
+    """The characters of each image in an assistant turn, with its marks and the white space around them.
+
+    The model never writes these: an image in an answer is context. What the template writes beside them for reasoning
+    or calls is the model's own.
     """
     if not plan.images:
         return []
@@ -160,9 +204,13 @@ def _media_ranges(prompt: Prompt, plan: Plan, span: TurnSpan) -> list[tuple[int,
     starts, pieces = prompt.piece_starts, plan.skeleton.pieces
     ranges = []
     for number in images:
-        before = number - 1 if number and isinstance(pieces[number - 1], str) else number
-        after = number + 1
-        if after < len(pieces) and isinstance(pieces[after], str):
-            after += 1
-        ranges.append((max(first, starts[before]), min(last, starts[after] if after < len(starts) else last)))
+        left, right = starts[number], starts[number + 1] if number + 1 < len(starts) else last
+        if number and isinstance(before := pieces[number - 1], str):
+            begins = min((before.find(mark) for mark in marks if mark in before), default=len(before))
+            left -= len(before) - len(before[:begins].rstrip())
+        if number + 1 < len(pieces) and isinstance(after := pieces[number + 1], str):
+            ends = (after.rfind(mark) + len(mark) for mark in marks if mark in after)
+            rest = after[max(ends, default=0) :]
+            right += len(after) - len(rest.lstrip())
+        ranges.append((max(first, left), min(last, right)))
     return ranges

@@ -25,6 +25,7 @@ class TurnSpan:
     """The trained part of assistant message ``message``: from ``start`` to the terminator, which stands at ``end``.
 
     ``answer`` is where the answer starts behind the turn's reasoning; without reasoning it is ``start``.
+    ``thought_apart``: nothing of the answer stands before the reasoning, and what closes it is known.
     """
 
     message: int
@@ -32,6 +33,7 @@ class TurnSpan:
     answer: Place
     end: Place
     terminator: str
+    thought_apart: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,6 +90,7 @@ def match_turns(
             answer=_behind_reasoning(skeleton, span, thought_end) or start,
             end=span.end,
             terminator=span.terminator,
+            thought_apart=_is_thought_apart(skeleton, span, thought_end),
         )
         for span, turn in zip(spans, turns, strict=True)
     )
@@ -160,6 +163,21 @@ def _skip_prompt(skeleton: Skeleton, start: Place, prefixes: Sequence[str]) -> P
         return start
     fitting = [len(prefix) for prefix in prefixes if piece.startswith(prefix, start.offset)]
     return Place(piece=start.piece, offset=start.offset + max(fitting, default=0))
+
+
+def _is_thought_apart(skeleton: Skeleton, span: Span, thought_end: str) -> bool:
+    """Whether the reasoning stands before all of the answer, with a known mark or nothing but white space behind it."""
+    inside = list(enumerate(skeleton.pieces))[span.start.piece : span.end.piece + 1]
+    thoughts = [number for number, piece in inside if isinstance(piece, Slot) and piece.kind == "reasoning"]
+    if not thoughts:
+        return True
+    if any(isinstance(piece, Slot) for number, piece in inside if number < thoughts[0]):
+        return False
+    following = skeleton.pieces[thoughts[-1] + 1] if thoughts[-1] + 1 < len(skeleton.pieces) else ""
+    if isinstance(following, Slot):
+        return True
+    written = following[: span.end.offset] if span.end.piece == thoughts[-1] + 1 else following
+    return thought_end in following or not written.strip()
 
 
 def _behind_reasoning(skeleton: Skeleton, span: Span, thought_end: str) -> Place | None:
