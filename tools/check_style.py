@@ -48,8 +48,8 @@ LAYERS = {
     "lint_cli": 4,
     "plan_cli": 4,
     "stats_cli": 4,
-    "convert_cli": 3,
-    "index_cli": 3,  # a command's own module
+    "convert_cli": 4,
+    "index_cli": 4,  # a command's own module
     "masks_cli": 3,
     "cli": 5,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from packloom.errors import ConfigError
+from packloom.report.arguments import num_workers
 
 if TYPE_CHECKING:
     from packloom.datasets.convert import ConvertConfig, ConvertReport, RunSettings
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from packloom.datasets.convert.plan import Plan
 
 EPILOG = "Example: [bold]packloom convert llava.json shards/ --media-root coco/ --workers 8[/]"
-#: A core count says little about a container's share of them.
-MAX_DEFAULT_WORKERS = 8
 
 
 def convert(
@@ -137,8 +135,7 @@ def _run_settings(
     if runner == "ray" and not dry_run:
         cluster = RayProcesses(address=address, num_workers=workers or None)
         return RunSettings(runner=cluster, progress=True, overwrite=overwrite)
-    num_workers = min(MAX_DEFAULT_WORKERS, os.cpu_count() or 1) if workers is None else workers
-    return RunSettings(num_workers=num_workers, progress=True, overwrite=overwrite, dry_run=dry_run)
+    return RunSettings(num_workers=num_workers(workers), progress=True, overwrite=overwrite, dry_run=dry_run)
 
 
 def _check(source: str, config: ConvertConfig, wanted: bool | None) -> Any:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from packloom.report.arguments import Workers, num_workers
+
 if TYPE_CHECKING:
     from packloom.datasets import IndexReport
 
 EPILOG = "Example: [bold]packloom index shards/ --workers 8[/]"
-#: A core count says little about a container's share of them.
-MAX_DEFAULT_WORKERS = 8
 #: Faults that the summary names; ``--json`` gives all.
 _SHOWN_FAULTS = 10
 
@@ -27,7 +26,7 @@ def index(
     index_dir: Annotated[
         str | None, typer.Option(help="Folder for the index; default: .packloom beside the shards.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes; default: one per CPU core, at most 8.")] = None,
+    workers: Workers = None,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Index anew what has not changed since the last time, too.")
     ] = False,
@@ -40,8 +39,7 @@ def index(
     # Here, so that --help answers without loading torch.
     from packloom.datasets import build_index  # noqa: PLC0415
 
-    num_workers = min(MAX_DEFAULT_WORKERS, os.cpu_count() or 1) if workers is None else workers
-    report = build_index(paths, index_dir=index_dir, num_workers=num_workers, rebuild=rebuild, progress=True)
+    report = build_index(paths, index_dir=index_dir, num_workers=num_workers(workers), rebuild=rebuild, progress=True)
     if as_json:
         typer.echo(json.dumps(report_as_dict(report)))
     else:

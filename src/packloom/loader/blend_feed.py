@@ -13,14 +13,11 @@ from itertools import islice
 from packloom.config import SourceConfig
 from packloom.datasets.blend_data import BlendData
 from packloom.datasets.blend_schedule import SplitSchedule, WeightedSchedule
-from packloom.datasets.epoch_order import EpochOrder
 from packloom.errors import ReadError
 from packloom.loader.feed import OrderedFeed
 from packloom.rng import derive_seed
 from packloom.types import RawSample
 
-#: Orders that are kept per leaf: lanes cross from one epoch to the next at different times.
-_KEPT_ORDERS = 4
 #: Positions of a stream that are worked out together.
 _MAX_PIECE = 1024
 
@@ -34,10 +31,15 @@ class _LeafStream:
         # A lane reads on in blocks that lie together, unless its share is so small that all of them do.
         window = min(source.shuffle_window, share) if share >= source.shuffle_block else source.shuffle_window
         self.turn = min(source.shuffle_window, share) if source.shuffle else turn
-        self._identity = identity
-        self._settings = {"seed": source.seed, "block_size": source.shuffle_block, "window": window}
-        self._shuffle = source.shuffle
-        self._orders: dict[int, EpochOrder] = {}
+        self._order = OrderedFeed(
+            total,
+            identity,
+            num_lanes=1,
+            seed=source.seed,
+            shuffle=source.shuffle,
+            block=source.shuffle_block,
+            window=window,
+        )
         self._pieces: dict[int, list[int]] = {}
         self._kept_pieces = 2 * num_lanes  # for each lane that which it reads, and one more
         self._piece_length = min(self.turn, _MAX_PIECE)
@@ -53,20 +55,7 @@ class _LeafStream:
 
     def _read_piece(self, start: int) -> list[int]:
         """The places of a piece of the stream, made together, which is many times faster than one by one."""
-        found: list[int] = []
-        while len(found) < self._piece_length:
-            epoch, place = divmod(start + len(found), self.total)
-            found += islice(self._order(epoch).iterate(0, place), self._piece_length - len(found))
-        return found
-
-    def _order(self, epoch: int) -> EpochOrder:
-        if epoch not in self._orders:
-            while len(self._orders) >= _KEPT_ORDERS:
-                del self._orders[next(iter(self._orders))]
-            self._orders[epoch] = EpochOrder(
-                total=self.total, fingerprint=self._identity, epoch=epoch, shuffle=self._shuffle, **self._settings
-            )
-        return self._orders[epoch]
+        return list(islice(self._order.samples_from(0, start), self._piece_length))
 
 
 class _BlendReader:

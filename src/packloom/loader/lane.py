@@ -14,13 +14,13 @@ from typing import Any, TypedDict
 
 from packloom.config import DataConfig
 from packloom.datasets.policy import SkipRecord
-from packloom.errors import SampleError, TooManyErrors
+from packloom.errors import TooManyErrors
 from packloom.loader.delivery import counts_by_code, no_good_samples
 from packloom.loader.feed import LaneFeed
 from packloom.loader.grouping import Grouper, PackGrouper, RowGrouper
 from packloom.loader.sample_store import SampleStore
 from packloom.loader.stages import Stages
-from packloom.packing import PackerFactory, PackFunction, RefusedSamples
+from packloom.packing import PackerFactory, PackFunction, packs_and_refused
 from packloom.types import EncodedSample
 
 
@@ -218,11 +218,7 @@ class Lane:
 
     def _grouped(self, group: Callable[[], list[list[int]]]) -> list[list[int]]:
         """The groups; samples that the packer refuses are skipped by policy."""
-        errors: Mapping[int, SampleError] = {}
-        try:
-            groups = group()
-        except RefusedSamples as refused:
-            groups, errors = refused.packs, refused.errors
+        groups, errors = packs_and_refused(group)
         self._policy.passed("pack", sum(map(len, groups)))
         self._num_refused = len(errors) + (0 if groups else self._num_refused)
         for draw, error in errors.items():

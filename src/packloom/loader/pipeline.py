@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -18,7 +18,7 @@ from packloom.datasets.shards import read_shard
 from packloom.errors import PackloomError, ReadError, SampleError, TooManyErrors
 from packloom.loader.delivery import StreamDelivery, no_good_samples
 from packloom.loader.stages import Encoder, Stages, make_policy
-from packloom.packing import PackerFactory, PackFunction, RefusedSamples
+from packloom.packing import PackerFactory, PackFunction, packs_and_refused
 from packloom.rng import derive
 from packloom.types import Batch, EncodedSample, RawSample, Row
 
@@ -95,11 +95,7 @@ class Pipeline:
 
     def _packs(self, group: Callable[[], list[list[int]]]) -> Iterator[Batch]:
         """The batches of the packs that are complete; samples that the packer refuses are skipped by policy."""
-        errors: Mapping[int, SampleError] = {}
-        try:
-            packs = group()
-        except RefusedSamples as refused:
-            packs, errors = refused.packs, refused.errors
+        packs, errors = packs_and_refused(group)
         self.policy.passed("pack", sum(map(len, packs)))
         for index, error in errors.items():
             place, sample = self._waiting.pop(index)

@@ -14,6 +14,7 @@ from packloom.packing.contract import (
     PackLimits,
     RefusedSamples,
     aligned,
+    packs_and_refused,
 )
 from packloom.packing.window import WindowPacker
 
@@ -29,4 +30,5 @@ __all__ = [
     "RefusedSamples",
     "WindowPacker",
     "aligned",
+    "packs_and_refused",
 ]

@@ -48,6 +48,16 @@ class RefusedSamples(PackingError):
         return type(self), (self.errors, self.packs)
 
 
+def packs_and_refused(
+    group: Callable[[], list[list[int]]],
+) -> tuple[list[list[int]], Mapping[int, SampleError]]:
+    """What ``group``, a packer's ``push`` or ``finish``, returns, and the samples that the packer refuses."""
+    try:
+        return group(), {}
+    except RefusedSamples as refused:
+        return refused.packs, refused.errors
+
+
 #: A user's own packer: costs and limits of a window in, groups of positions in that window out. A SampleError that it
 #: raises is charged to the samples of the window for which it raises one when they are given alone.
 PackFunction = Callable[[Sequence[Cost], PackLimits], list[list[int]]]

@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from packloom.errors import CapabilityError, MediaError
+from packloom.errors import CapabilityError
 from packloom.task_encoders.family import ImageLayout, ImageRule
-from packloom.task_encoders.image_backends import Backend, Resize, backend_of, make_resize, pixel_table
+from packloom.task_encoders.image_backends import Backend, Resize, backend_of, make_resize, pixel_table, run_processor
 from packloom.task_encoders.rooms import hand_over_room
 
 
@@ -108,11 +108,7 @@ class ProcessorBytes:
     ) -> dict[str, Tensor]:
         """The processor's tensors, ``pixel_values`` as uint8 in its shape."""
         options = {**self.rule.call_options, "do_rescale": False, "do_normalize": False}
-        try:
-            # nested, one list for the sample: some processors treat several images of one sample differently
-            made = dict(self.images(images=[list(images)], return_tensors="pt", **options))
-        except (ValueError, RuntimeError) as error:  # how image processors refuse a size or a shape
-            raise MediaError(f"the image processor refuses an image: {error}", code="media.refused") from error
+        made = run_processor(self.images, images, options)
         return {**made, "pixel_values": made["pixel_values"].to(torch.uint8)}
 
 

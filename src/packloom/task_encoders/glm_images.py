@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from packloom.errors import ConfigError, MediaError
-from packloom.task_encoders.grid_images import MAX_ASPECT_RATIO, GridImageRule, with_pixel_bounds
+from packloom.errors import ConfigError
+from packloom.task_encoders.grid_images import GridImageRule, enlarged, refuse_thin, with_pixel_bounds, within_bounds
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.task_encoders.settings_images import image_processor_of, named_token
 
@@ -32,27 +31,17 @@ class GlmImageRule(GridImageRule):
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) after resizing. Source: ``smart_resize`` of the GLM-4V image processor."""
         factor, frames = self.patch_size * self.merge_size, self.temporal_patch_size
-        tall, wide = height, width
-        if min(height, width) < factor:
-            scale = max(factor / height, factor / width)
-            tall, wide = int(height * scale), int(width * scale)
-        if max(tall, wide) / min(tall, wide) > MAX_ASPECT_RATIO:
-            raise MediaError(
-                f"an image of {width}x{height} is thinner than {MAX_ASPECT_RATIO}:1, which the processor refuses",
-                code="media.aspect_ratio",
-                hint="crop or pad it",
-            )
-        # round() halves to even, as the processor does
-        new_height, new_width = round(tall / factor) * factor, round(wide / factor) * factor
-        if frames * new_height * new_width > self.max_pixels:
-            scale = math.sqrt(frames * tall * wide / self.max_pixels)
-            new_height = max(factor, math.floor(tall / scale / factor) * factor)
-            new_width = max(factor, math.floor(wide / scale / factor) * factor)
-        elif frames * new_height * new_width < self.min_pixels:
-            scale = math.sqrt(self.min_pixels / (frames * tall * wide))
-            new_height = math.ceil(tall * scale / factor) * factor
-            new_width = math.ceil(wide * scale / factor) * factor
-        return new_height, new_width
+        tall, wide = enlarged(height, width, factor)
+        refuse_thin(tall, wide, what=f"an image of {width}x{height} is", hint="crop or pad it")
+        return within_bounds(
+            tall,
+            wide,
+            factor=factor,
+            min_pixels=self.min_pixels,
+            max_pixels=self.max_pixels,
+            frames=frames,
+            counted=frames,
+        )
 
 
 def glm_image_rule(parts: ProcessorParts) -> GlmImageRule:

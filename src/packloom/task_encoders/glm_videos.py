@@ -10,7 +10,7 @@ from packloom.config_video import VideoConfig
 from packloom.task_encoders.glm_images import IMAGE_TOKEN
 from packloom.task_encoders.grid_videos import GridVideoRule
 from packloom.task_encoders.processors import ProcessorParts
-from packloom.task_encoders.qwen_videos import COMMON, VolumeSize, pixel_bounds_of, video_rule_of
+from packloom.task_encoders.qwen_videos import COMMON, video_rule_of, volume_size_of
 from packloom.task_encoders.settings_images import named_token
 from packloom.task_encoders.video_sampling import by_duration, from_start
 from packloom.task_encoders.video_settings import with_defaults
@@ -31,14 +31,7 @@ _GLM = {
 def glm4v_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRule:
     """GLM-4.1V: each temporal patch as an image, behind it the whole seconds of its first frame."""
     found = with_defaults(parts.video_settings, _GLM)
-    low, high = pixel_bounds_of(found.size, config)
-    sizing = VolumeSize(
-        depth=found.temporal_patch_size,
-        factor=found.patch_size * found.merge_size,
-        min_pixels=low,
-        max_pixels=high,
-    )
-    rule = video_rule_of(parts, config, found, sizing)
+    rule = video_rule_of(parts, config, found, volume_size_of(found, config))
     return replace(
         rule,
         placeholder=named_token(parts, "video_token", "<|video|>"),

@@ -66,24 +66,14 @@ class GridImageRule:
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) after resizing. Source: ``smart_resize`` of the Qwen2-VL image processor."""
-        if max(height, width) / min(height, width) > MAX_ASPECT_RATIO:
-            raise MediaError(
-                f"an image of {width}x{height} is thinner than {MAX_ASPECT_RATIO}:1, which the processor refuses",
-                code="media.aspect_ratio",
-                hint="crop or pad it",
-            )
-        factor = self.patch_size * self.merge_size
-        # round() halves to even, as the processor does
-        new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
-        if new_height * new_width > self.max_pixels:
-            scale = math.sqrt(height * width / self.max_pixels)
-            new_height = max(factor, math.floor(height / scale / factor) * factor)
-            new_width = max(factor, math.floor(width / scale / factor) * factor)
-        elif new_height * new_width < self.min_pixels:
-            scale = math.sqrt(self.min_pixels / (height * width))
-            new_height = math.ceil(height * scale / factor) * factor
-            new_width = math.ceil(width * scale / factor) * factor
-        return new_height, new_width
+        refuse_thin(height, width, what=f"an image of {width}x{height} is", hint="crop or pad it")
+        return within_bounds(
+            height,
+            width,
+            factor=self.patch_size * self.merge_size,
+            min_pixels=self.min_pixels,
+            max_pixels=self.max_pixels,
+        )
 
     @property
     def frames(self) -> int:
@@ -106,6 +96,45 @@ class GridImageRule:
     def expected(self, layout: ImageLayout) -> object:
         """The grid predicted from the size."""
         return layout.grid_thw
+
+
+def refuse_thin(height: int, width: int, *, what: str, hint: str) -> None:
+    """Raises MediaError above the aspect-ratio limit of the processors; ``what`` begins the sentence."""
+    if max(height, width) / min(height, width) > MAX_ASPECT_RATIO:
+        raise MediaError(
+            f"{what} thinner than {MAX_ASPECT_RATIO}:1, which the processor refuses",
+            code="media.aspect_ratio",
+            hint=hint,
+        )
+
+
+def enlarged(height: int, width: int, least: int) -> tuple[int, int]:
+    """(height, width) in the same shape with no side below ``least``, as GLM-4V and Qwen3-VL's videos begin."""
+    if min(height, width) >= least:
+        return height, width
+    scale = max(least / height, least / width)
+    return int(height * scale), int(width * scale)
+
+
+def within_bounds(
+    height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int, frames: int = 1, counted: int = 1
+) -> tuple[int, int]:
+    """(height, width) in multiples of ``factor``, the pixels of all frames within the bounds.
+
+    ``counted`` is the number of frames in whole temporal patches. Source: ``smart_resize`` of the image and video
+    processors of Qwen-VL and GLM-4V.
+    """
+    # round() halves to even, as the processors do
+    new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
+    if counted * new_height * new_width > max_pixels:
+        scale = math.sqrt(frames * height * width / max_pixels)
+        new_height = max(factor, math.floor(height / scale / factor) * factor)
+        new_width = max(factor, math.floor(width / scale / factor) * factor)
+    elif counted * new_height * new_width < min_pixels:
+        scale = math.sqrt(min_pixels / (frames * height * width))
+        new_height = math.ceil(height * scale / factor) * factor
+        new_width = math.ceil(width * scale / factor) * factor
+    return new_height, new_width
 
 
 def cut_patches(planes: np.ndarray, size: int, merge: int, out: np.ndarray) -> None:

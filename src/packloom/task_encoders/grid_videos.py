@@ -6,7 +6,6 @@ an image of its own, with its time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from torch import Tensor
 from packloom.errors import MediaError
 from packloom.pixels import decode_pixels
 from packloom.task_encoders.family import ImageLayout
-from packloom.task_encoders.grid_images import MAX_ASPECT_RATIO
+from packloom.task_encoders.grid_images import enlarged, refuse_thin, within_bounds
 from packloom.task_encoders.image_backends import Resize
 from packloom.task_encoders.video import Clip
 from packloom.task_encoders.video_sampling import Sampling, SamplingRule, frames_of
@@ -138,24 +137,14 @@ def fit_volume(
     Raises MediaError above the aspect-ratio limit. Source: ``smart_resize`` of the video processors of Qwen3-VL and
     GLM-4V.
     """
-    if min(height, width) < factor:
-        scale = max(factor / height, factor / width)
-        height, width = int(height * scale), int(width * scale)
-    if max(height, width) / min(height, width) > MAX_ASPECT_RATIO:
-        raise MediaError(
-            f"frames of {width}x{height} are thinner than {MAX_ASPECT_RATIO}:1, which the processor refuses",
-            code="media.aspect_ratio",
-            hint="crop or pad them",
-        )
-    # round() halves to even, as the processor does
-    new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
-    counted = round(frames / depth) * depth
-    if counted * new_height * new_width > max_pixels:
-        scale = math.sqrt(frames * height * width / max_pixels)
-        new_height = max(factor, math.floor(height / scale / factor) * factor)
-        new_width = max(factor, math.floor(width / scale / factor) * factor)
-    elif counted * new_height * new_width < min_pixels:
-        scale = math.sqrt(min_pixels / (frames * height * width))
-        new_height = math.ceil(height * scale / factor) * factor
-        new_width = math.ceil(width * scale / factor) * factor
-    return new_height, new_width
+    height, width = enlarged(height, width, factor)
+    refuse_thin(height, width, what=f"frames of {width}x{height} are", hint="crop or pad them")
+    return within_bounds(
+        height,
+        width,
+        factor=factor,
+        min_pixels=min_pixels,
+        max_pixels=max_pixels,
+        frames=frames,
+        counted=round(frames / depth) * depth,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers import AutoImageProcessor
 from transformers.image_transforms import normalize, rescale
 
-from packloom.errors import CapabilityError
+from packloom.errors import CapabilityError, MediaError
 
 Backend = Literal["torchvision", "pil"]
 #: (image, height, width) → [C, height, width] uint8
@@ -46,6 +46,15 @@ def on_backend(images: Any, backend: Backend) -> Any | None:
         except (ImportError, ValueError):
             return None
     return other if backend_of(other) == backend else None
+
+
+def run_processor(images: Any, sample: Sequence[Image.Image], options: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of one sample's images; raises MediaError for what the processor refuses."""
+    try:
+        # nested, one list for the sample: some processors treat several images of one sample differently
+        return dict(images(images=[list(sample)], return_tensors="pt", **options))
+    except (ValueError, RuntimeError) as error:  # how image processors refuse a size or a shape
+        raise MediaError(f"the image processor refuses an image: {error}", code="media.refused") from error
 
 
 def make_resize(images: Any, backend: Backend) -> Resize:

@@ -14,6 +14,7 @@ from packloom.config import SampleLimits
 from packloom.errors import MediaError, ProcessorError
 from packloom.task_encoders.family import ImageLayout, ImageRule
 from packloom.task_encoders.fast_media import FastMedia
+from packloom.task_encoders.image_backends import run_processor
 from packloom.task_encoders.images import decode_rgb, read_header
 from packloom.task_encoders.limits import check_images, check_pixels
 from packloom.task_encoders.processors import ProcessorParts
@@ -85,13 +86,7 @@ class ImageLoader:
     def _process(self, images: Sequence[Image.Image]) -> dict[str, Tensor]:
         if self.parts.image_processor is None or self.rule is None:
             return {}
-        # nested, one list for the sample: some processors treat several images of one sample differently
-        nested = [list(images)]
-        try:
-            made = self.parts.image_processor(images=nested, return_tensors="pt", **self.rule.call_options)
-        except (ValueError, RuntimeError) as error:  # how image processors refuse a size or a shape
-            raise MediaError(f"the image processor refuses an image: {error}", code="media.refused") from error
-        return dict(made)
+        return run_processor(self.parts.image_processor, images, self.rule.call_options)
 
     def _compare(self, name: str, tensors: dict[str, Tensor], index: int, layout: ImageLayout) -> None:
         if self.rule is None:

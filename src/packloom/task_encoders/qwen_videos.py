@@ -98,14 +98,7 @@ def qwen2_5_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoR
 def qwen3_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRule:
     """Qwen3-VL and Qwen3.5: each temporal patch behind the mean time of its first and last frame."""
     found = with_defaults(parts.video_settings, _QWEN3)
-    low, high = pixel_bounds_of(found.size, config)
-    sizing = VolumeSize(
-        depth=found.temporal_patch_size,
-        factor=found.patch_size * found.merge_size,
-        min_pixels=low,
-        max_pixels=high,
-        most_tokens=found.max_video_tokens if config.cap_pixels_per_frame else None,
-    )
+    sizing = volume_size_of(found, config, found.max_video_tokens if config.cap_pixels_per_frame else None)
     # transformers since 5.3 leaves the template's own marks around all frames; the models were trained without them
     placeholder = VIDEO_TOKEN if config.rules == "transformers" else _START + VIDEO_TOKEN + _END
     return replace(
@@ -130,6 +123,18 @@ def pixel_bounds_of(size: Mapping[str, Any], config: VideoConfig) -> tuple[int, 
     if low > high:
         raise ConfigError(f"video.min_pixels {low} is above video.max_pixels {high}: set both")
     return int(low), int(high)
+
+
+def volume_size_of(found: SimpleNamespace, config: VideoConfig, most_tokens: int | None = None) -> VolumeSize:
+    """The sizing of a processor that bounds all frames together."""
+    low, high = pixel_bounds_of(found.size, config)
+    return VolumeSize(
+        depth=found.temporal_patch_size,
+        factor=found.patch_size * found.merge_size,
+        min_pixels=low,
+        max_pixels=high,
+        most_tokens=most_tokens,
+    )
 
 
 def video_rule_of(parts: ProcessorParts, config: VideoConfig, found: SimpleNamespace, sizing: Sizing) -> GridVideoRule:
