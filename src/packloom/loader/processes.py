@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from packloom.config import LoaderConfig
 from packloom.errors import WorkerError
-from packloom.loader.delivery import Delivery, portable
+from packloom.loader.delivery import Delivery, portable, received
 from packloom.rng import derive_seed
 
 _D = TypeVar("_D", bound=Delivery)
@@ -50,7 +50,7 @@ def run_workers(
         generator=generator,
     )
     try:
-        yield from deliveries
+        yield from map(received, deliveries) if has_workers else deliveries
     except (RuntimeError, EOFError, OSError) as error:
         if not (has_workers and _is_death(error)):
             raise
