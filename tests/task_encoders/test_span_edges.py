@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from packloom import TaskEncoder
-from packloom.errors import MaskError
+from packloom.errors import CookError, MaskError
 
 ASK = {"role": "user", "content": "q"}
 CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
@@ -86,3 +86,31 @@ def test_an_image_leaves_a_call_trained(encoder_of, picture) -> None:
 def test_a_word_that_begins_in_the_header_is_no_target(encoder_of) -> None:
     messages = [{"role": "user", "content": "one two", "loss": False}, {"role": "assistant", "content": "fin"}]
     assert trained(encoder_of("llava", loss_on="all_text"), *messages) == ["<s> USER:", "ASSISTANT: fin</s>"]
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_turn_between_two_images_is_no_part_of_them(role: str, encoder_of, picture) -> None:
+    """In GLM three tokens lie between an image that ends a turn and one that begins the next."""
+    image = [{"type": "image", "image": f"{number}.png"} for number in (0, 1)]
+    first = {"role": role, "content": [{"type": "text", "text": "see"}, image[0]]}
+    second = {"role": "user", "content": [image[1], {"type": "text", "text": "q2"}]}
+    images = {f"{number}.png": picture(64, 64) for number in (0, 1)}
+    encoder = encoder_of("glm46v", loss_on="all_text")
+    lead = [ASK] if role == "assistant" else []
+    spans = trained(encoder, *lead, first, second, {"role": "assistant", "content": "b"}, **images)
+    assert spans[1] == "<|user|>\n"
+
+
+@pytest.mark.parametrize("family", ["gemma3", "smolvlm", "llava_next"])
+def test_a_message_that_says_nothing_is_rendered_as_the_template_does(family: str, encoder_of) -> None:
+    messages = [{"role": "system", "content": ""}, ASK, {"role": "assistant", "content": "ans"}]
+    [span] = trained(encoder_of(family), *messages)
+    assert span.strip().startswith("ans")
+
+
+@pytest.mark.parametrize("policy", ["keep", "drop"])
+def test_reasoning_in_the_marks_of_other_families_is_refused_where_it_is_not_wanted(policy: str, encoder_of) -> None:
+    talk = [ASK, {"role": "assistant", "content": "<think>why</think>ans"}]
+    with pytest.raises(CookError, match=r"begins with '<think>'"):
+        trained(encoder_of("gemma4", thinking=policy), *talk)
+    assert trained(encoder_of("gemma4"), *talk)[0].startswith("<think>why</think>ans")

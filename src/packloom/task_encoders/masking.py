@@ -118,8 +118,10 @@ class AssistantMasks:
                 if kept or unmarked:
                     _mask_crossing(mask, prompt, number, first)
         media = np.flatnonzero(np.isin(prompt.ids, self.media_ids))
+        # a text of the data, or the end of a turn, parts two images however near they are
+        parted = texts | np.isin(prompt.ids, list(self.terminators.values()))
         for left, right in itertools.pairwise(media):
-            if right - left <= _MARK_GAP and not texts[left:right].any():
+            if right - left <= _MARK_GAP and not parted[left:right].any():
                 mask[left:right] = False
         if not self.config.train_terminator:
             mask &= ~np.isin(prompt.ids, list(self.terminators.values()))

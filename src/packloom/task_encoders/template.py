@@ -122,6 +122,9 @@ class ChatTemplate:
 
 
 def _listed(message: Message) -> list[dict[str, str]]:
+    """The parts; of a message that says nothing one empty text, for templates that look at the first part."""
+    if not message.parts and not message.tool_calls:
+        return [{"type": "text", "text": ""}]
     return [
         {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": part.kind}
         for part in message.parts

@@ -6,9 +6,9 @@ import dataclasses
 from typing import Literal
 
 from packloom.errors import CookError
-from packloom.task_encoders.family import Thinking
+from packloom.task_encoders.family import THINK, Thinking
 from packloom.task_encoders.template import ChatTemplate
-from packloom.types import ChatSample, Message, TextPart
+from packloom.types import ChatSample, Message, Part, TextPart
 
 
 def settle_reasoning(
@@ -34,6 +34,7 @@ def _settle(message: Message, thinking: Thinking, policy: str, rendered: bool) -
     first = parts[0] if parts else None
     inline = isinstance(first, TextPart) and first.text.lstrip().startswith(thinking.open)
     if reasoning is None and not inline:
+        _refuse_others_marks(first, thinking, policy)
         return message
     if inline and not rendered and policy == "keep":
         raise CookError(
@@ -52,6 +53,18 @@ def _settle(message: Message, thinking: Thinking, policy: str, rendered: bool) -
             raise CookError("without its reasoning the answer is empty", code="thinking.nothing_left")
     blank = reasoning is None or not reasoning.strip()
     return dataclasses.replace(message, parts=parts, reasoning=None if blank else reasoning)
+
+
+def _refuse_others_marks(first: Part | None, thinking: Thinking, policy: str) -> None:
+    """Reasoning in marks that are not the family's is text to it: what is not to be trained on would be."""
+    foreign = policy != "supervise" and thinking.open != THINK.open
+    if foreign and isinstance(first, TextPart) and first.text.lstrip().startswith(THINK.open):
+        raise CookError(
+            f"an answer begins with {THINK.open!r}, but this family's reasoning stands between {thinking.open!r} and"
+            f" {thinking.close!r}, so thinking={policy!r} would not see it",
+            code="thinking.other_marks",
+            hint="put it into reasoning_content, or write the family's marks",
+        )
 
 
 def _cut(text: str, thinking: Thinking) -> tuple[str, str]:
