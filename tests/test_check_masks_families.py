@@ -21,7 +21,7 @@ REFUSED = {
     "internvl3": {"thought", "tool call", "silent tool call"},
     "kimi_k25": {"thought", "think marks"},
     "llava": {"thought", "tool call", "silent tool call"},
-    "llava_next": {"thought", "tool call", "silent tool call", "two answers in a row", "empty answer"},
+    "llava_next": {"thought", "tool call", "silent tool call", "two answers in a row"},
     "llava_onevision": {"thought", "tool call", "silent tool call"},
     "ministral3": {"thought", "two answers in a row", "empty answer"},
     "mistral3": {"thought", "tool call", "silent tool call", "two answers in a row"},
@@ -30,7 +30,7 @@ REFUSED = {
     "qwen2_vl": {"thought", "tool call", "silent tool call"},
     "qwen3_5": {"think marks"},
     "qwen3_vl": {"thought"},
-    "smolvlm": {"thought", "tool call", "silent tool call", "empty answer"},
+    "smolvlm": {"thought", "tool call", "silent tool call"},
 }
 NEEDS_TORCHVISION = {"kimi_k25", "ministral3", "mistral3", "pixtral"}
 

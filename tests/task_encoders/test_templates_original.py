@@ -56,9 +56,7 @@ NEEDS_TEXT = frozenset({"empty answer"})
 THINK = ("<think>", "</think>")
 
 ORIGINALS = {
-    "HuggingFaceTB-SmolVLM-256M-Instruct": Original(
-        folder="smolvlm", refused=DROPS_TOOLS | DROPS_THOUGHTS | NEEDS_TEXT
-    ),
+    "HuggingFaceTB-SmolVLM-256M-Instruct": Original(folder="smolvlm", refused=DROPS_TOOLS | DROPS_THOUGHTS),
     "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": Original(
         folder="qwen2_5_vl",
         encoder=NemotronOmniTaskEncoder,
@@ -83,7 +81,7 @@ ORIGINALS = {
     "internlm-CapRL-InternVL3.5-8B": Original(
         folder="internvl3", model_type="internvl", refused=DROPS_TOOLS | DROPS_THOUGHTS
     ),
-    "llava-next": Original(folder="llava_next", refused=DROPS_TOOLS | DROPS_THOUGHTS | JOINS | NEEDS_TEXT),
+    "llava-next": Original(folder="llava_next", refused=DROPS_TOOLS | DROPS_THOUGHTS | JOINS),
     "mistralai-Ministral-3-3B-Instruct-2512": Original(
         folder="ministral3", model_type="mistral3", refused=DROPS_THOUGHTS | JOINS | NEEDS_TEXT
     ),
