@@ -28,6 +28,7 @@ LAYERS = {
     "alignment": 0,
     "blend": 0,
     "config": 0,
+    "config_audio": 0,
     "config_fields": 0,
     "config_packing": 0,
     "config_video": 0,

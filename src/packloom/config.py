@@ -13,6 +13,7 @@ import yaml
 
 from packloom.alignment import FP8_MULTIPLES, segment_multiple
 from packloom.blend import Blend
+from packloom.config_audio import AudioConfig
 from packloom.config_fields import check_types, from_mapping, require
 from packloom.config_packing import PackingConfig as PackingConfig
 from packloom.config_video import VideoConfig
@@ -37,6 +38,9 @@ class SampleLimits:
     max_videos: int | None = None
     max_video_tokens: int | None = None
     max_video_seconds: float | None = None  # of one clip, before frames are chosen
+    max_audios: int | None = None
+    max_audio_tokens: int | None = None
+    max_audio_seconds: float | None = None  # of one file, before it is cut
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -58,6 +62,7 @@ class SampleSettings(TypedDict, total=False):
     media: MediaPath
     pixels: PixelBackend
     video: VideoConfig
+    audio: AudioConfig
     limits: SampleLimits
 
 
@@ -84,6 +89,7 @@ class SampleConfig:
     media: MediaPath = "fast"  # images as bytes where that is proved to equal the HF processor, or its own floats
     pixels: PixelBackend = "auto"  # whose resizing: that of the processor as it was loaded, or of this backend
     video: VideoConfig = field(default_factory=VideoConfig)
+    audio: AudioConfig = field(default_factory=AudioConfig)
     limits: SampleLimits = field(default_factory=SampleLimits)
 
     def __post_init__(self) -> None:

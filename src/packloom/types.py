@@ -120,19 +120,34 @@ class Frames:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Sound:
+    """What an audio file holds, before it is brought to the model's rate; ``num_samples`` are those of one channel."""
+
+    rate: int  # samples per second
+    num_samples: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts."""
+        return self.num_samples / self.rate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EncodedMedia:
     """A medium whose token count is known from its header; ``height`` and ``width`` are after EXIF rotation.
 
-    Of a video these are its frames' size as they are shown, and ``frames`` says which of them are taken.
+    Of a video these are its frames' size as they are shown, and ``frames`` says which of them are taken. Audio has
+    neither side (0), but ``sound``.
     """
 
     media: Media
     height: int
     width: int
     num_tokens: int  # placeholder tokens that this medium owns in input_ids
-    num_patches: int  # vision-encoder patches, the unit of the media budget
+    num_patches: int  # patches, or positions of an audio encoder: the unit of the media budget
     grid_thw: tuple[int, int, int] | None = None  # (t, h, w) in patches, for families that use grids
     frames: Frames | None = None  # of a video
+    sound: Sound | None = None  # of audio
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

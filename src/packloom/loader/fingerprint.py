@@ -30,6 +30,7 @@ def encoder_fingerprint(encoder: Encoder) -> dict[str, Fact]:
     settings = asdict(encoder.config)
     limits = {f"limits.{name}": value for name, value in settings.pop("limits").items()}
     video = {f"video.{name}": value for name, value in settings.pop("video").items()}
+    audio = {f"audio.{name}": value for name, value in settings.pop("audio").items()}
     return {
         "family": encoder.family.name,
         "class": qualified_name(type(encoder)),
@@ -39,10 +40,12 @@ def encoder_fingerprint(encoder: Encoder) -> dict[str, Fact]:
         "special_tokens": _digest(parts.tokenizer.special_tokens_map),
         "image_processor": images,
         "pixel_backend": None if parts.image_processor is None else _pixel_backend(encoder),
+        "feature_extractor": None if parts.audio_settings is None else _digest(parts.audio_settings),
         "processor": _digest({name: value for name, value in parts.settings.items() if name != "chat_template"}),
         **settings,
         **limits,
         **video,
+        **audio,
     }
 
 
