@@ -54,7 +54,7 @@ class _Floor(IterableDataset[Any]):
         image.load()  # these are RGB: to convert them would copy them
         height, width = smart_resize(image.height, image.width, factor=28, min_pixels=MIN_PIXELS, max_pixels=MAX_PIXELS)
         if self._with_torch:
-            planes = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None]
+            planes = torch.from_numpy(np.asarray(image)).permute(2, 0, 1)[None]
             torch.nn.functional.interpolate(planes, size=(height, width), mode="bicubic", antialias=True)
         else:
             np.asarray(image.resize((width, height), Image.Resampling.BICUBIC))

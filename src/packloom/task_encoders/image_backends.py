@@ -21,6 +21,7 @@ from transformers import AutoImageProcessor
 from transformers.image_transforms import normalize, rescale
 
 from packloom.errors import CapabilityError, MediaError
+from packloom.task_encoders.image_memory import pixels_of
 
 Backend = Literal["torchvision", "pil"]
 #: (image, height, width) → [C, height, width] uint8
@@ -68,24 +69,24 @@ def make_resize(images: Any, backend: Backend) -> Resize:
 
 
 def _pillow_resize(image: Image.Image, height: int, width: int, *, resample: Image.Resampling) -> np.ndarray:
-    return _planes(np.asarray(image.resize((width, height), resample)))
+    return _planes(pixels_of(image.resize((width, height), resample)))
 
 
 def _planes(pixels: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    return np.ascontiguousarray(pixels[..., :3].transpose(2, 0, 1))
 
 
 def _torch_resize(image: Image.Image, height: int, width: int, *, mode: str) -> np.ndarray:
     """As torchvision.transforms.v2.functional.resize on uint8."""
-    pixels = np.array(image)
+    pixels = pixels_of(image)
     if pixels.shape[:2] == (height, width):
         return _planes(pixels)
     planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
     if mode == "bilinear" and not _has_native_bilinear():
         made = functional.interpolate(planes.float(), size=(height, width), mode=mode, antialias=True)
-        return made.round_().to(torch.uint8)[0].contiguous().numpy()
+        return made.round_().to(torch.uint8)[0, :3].contiguous().numpy()
     made = functional.interpolate(planes, size=(height, width), mode=mode, antialias=True)
-    return made[0].contiguous().numpy()
+    return made[0, :3].contiguous().numpy()
 
 
 def _has_native_bilinear() -> bool:
