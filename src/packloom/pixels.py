@@ -13,20 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-#: What a batch with bytes has beside ``pixel_values``; both vanish when the bytes are expanded.
-PIXEL_KEYS = ("pixel_table", "pixel_frames")
+#: Pixels that may be bytes → the keys of their table and frames, which a batch has beside them.
+PIXELS = {
+    "pixel_values": ("pixel_table", "pixel_frames"),
+    "pixel_values_videos": ("pixel_table_videos", "pixel_frames_videos"),
+}
+#: All of these; they vanish when the bytes are expanded.
+PIXEL_KEYS = tuple(key for keys in PIXELS.values() for key in keys)
 
 
 def expand_pixels(batch: Mapping[str, Any], *, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """The batch with ``pixel_values`` as the processor's own float pixels, on the device where the bytes are.
+    """The batch with its PIXELS as the processor's own floats, on the device where the bytes are.
 
     In float32 they equal those of the Hugging Face processor bit for bit, in another ``dtype`` these after a cast. A
     batch without bytes (text only, or expanded before) is returned with the same fields.
     """
     fields = {name: value for name, value in batch.items() if name not in PIXEL_KEYS}
-    table = batch.get("pixel_table")
-    if table is not None and fields.get("pixel_values") is not None:
-        fields["pixel_values"] = decode_pixels(fields["pixel_values"], table, frames=batch["pixel_frames"], dtype=dtype)
+    for name, (table, frames) in PIXELS.items():
+        if batch.get(table) is not None and fields.get(name) is not None:
+            fields[name] = decode_pixels(fields[name], batch[table], frames=batch[frames], dtype=dtype)
     return fields
 
 
@@ -36,7 +41,7 @@ def decode_pixels(pixels: Tensor, table: Tensor, *, frames: int = 0, dtype: torc
     ``pixels`` [..., C, h, w] uint8, ``table`` [C, 256] float32; a table of one row serves every channel, and then any
     shape. Without ``frames`` the result has the same shape; with it, patches [P, C, h, w] become
     [P, C * frames * h * w], each channel repeated ``frames`` times: how the Qwen-VL family flattens the patches of a
-    still image.
+    still image. A patch of a video, whose frames differ, stands here with them one below the other in h.
     """
     values = table.to(device=pixels.device, dtype=dtype)
     if pixels.device.type == "cpu" and dtype in (torch.float32, torch.float64):

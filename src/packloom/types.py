@@ -117,6 +117,7 @@ class Frames:
     indices: tuple[int, ...]  # into all frames of the clip, in the order in which they are shown
     seconds: tuple[float, ...]  # when each is shown, the clip's first frame at 0
     fps: float  # frames per second of what was taken: their number over the clip's duration
+    duration: float  # seconds of the whole clip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,6 +200,8 @@ class Batch(TypedDict, total=False):
     pack_segment_ids: Tensor  # [B, S] | [1, T] int64, 1..N, 0 = padding
     pixel_table: Tensor  # [C, 256] float32; with it pixel_values are bytes, see packloom.pixels.expand_pixels
     pixel_frames: int  # times a still image stands in each flattened patch; 0 where the shape stays
+    pixel_table_videos: Tensor  # [C, 256] float32, and the frames: the same for pixel_values_videos
+    pixel_frames_videos: int
     cu_seqlens_q: Tensor  # [N + 1] int32, logical boundaries; packed only
     cu_seqlens_kv: Tensor
     cu_seqlens_q_padded: Tensor  # [N + 1] int32, physical boundaries; only when a gap exists or asked for

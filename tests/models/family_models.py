@@ -23,6 +23,15 @@ TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "nu
 CLIP = TOWER | {"model_type": "clip_vision_model", "image_size": 336, "patch_size": 14, "projection_dim": 32}
 SIGLIP = TOWER | {"model_type": "siglip_vision_model", "patch_size": 14, "vision_use_head": False}
 PIXTRAL = TOWER | {"model_type": "pixtral", "head_dim": 16}
+#: hears 5 seconds instead of 30: the tower of Qwen2-Audio runs over silence too
+HEARING = {
+    "num_mel_bins": 128,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "encoder_ffn_dim": 48,
+    "d_model": 32,
+    "max_source_positions": 250,
+}
 GRID = {"depth": 2, "num_heads": 2, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 32}
 
 
@@ -148,9 +157,21 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "vision_feature_select_strategy": "full",
         },
     ),
+    "qwen2_5_omni": (
+        "Qwen2_5OmniThinkerForConditionalGeneration",
+        {
+            "text_config": QWEN2_TEXT,
+            "vision_config": GRID | {"out_hidden_size": 32, "fullatt_block_indexes": [1]},
+            "audio_config": HEARING | {"output_dim": 32, "n_window": 100},
+        },
+    ),
     "qwen2_5_vl": (
         "Qwen2_5_VLForConditionalGeneration",
         {"text_config": QWEN2_TEXT, "vision_config": GRID | {"fullatt_block_indexes": [1]}},
+    ),
+    "qwen2_audio": (
+        "Qwen2AudioForConditionalGeneration",
+        {"text_config": TEXT | {"model_type": "qwen2", "vocab_size": 151936}, "audio_config": HEARING},
     ),
     "qwen2_vl": (
         "Qwen2VLForConditionalGeneration",
@@ -203,7 +224,8 @@ def build(family: str) -> torch.nn.Module:
     name, settings = MODELS[family]
     model_class = getattr(transformers, name)
     config = model_class.config_class(**settings)
-    for part in (config, config.text_config, config.vision_config):
+    towers = [getattr(config, name) for name in ("vision_config", "audio_config") if getattr(config, name, None)]
+    for part in (config, config.text_config, *towers):
         part.dtype = torch.float32
     with torch.random.fork_rng():
         torch.manual_seed(0)

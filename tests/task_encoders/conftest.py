@@ -147,3 +147,17 @@ def video_row(clip: Callable[..., bytes]) -> Callable[..., dict[str, Any]]:
         return {"__key__": f"row-{len(videos)}", "json": {"messages": messages}, **parts}
 
     return make
+
+
+@pytest.fixture(scope="session")
+def hearing(audio_processor_dir: Callable[[str], Any]) -> Callable[..., TaskEncoder]:
+    """``hearing("qwen2_audio", **settings)``: the encoder of a family's folder."""
+    made: dict[str, TaskEncoder] = {}
+
+    def make(family: str, **settings: Any) -> TaskEncoder:
+        if family not in made:
+            made[family] = TaskEncoder.from_pretrained(audio_processor_dir(family))
+        first = made[family]
+        return type(first)(first.parts, config=SampleConfig(**settings)) if settings else first
+
+    return make

@@ -114,10 +114,28 @@ def test_vqa_rows() -> None:
         ("user", [["jpg"], "?"]),
         ("assistant", ["red"]),
     ]
-    assert refusal(raw({"question": "Colour?", "answer": "red"})).code == "cook.image_count"
     assert refusal(raw({"question": "Colour?"}, "jpg")).code == "cook.answer"
     assert refusal(raw({"question": "Colour?", "answers": [1]}, "jpg")).code == "cook.text"
     assert refusal(raw({"question": "Colour?", "answer": ""}, "jpg")).code == "cook.answer"
+
+
+@pytest.mark.parametrize("image", [{}, {"image": None}, {"images": []}])
+def test_a_question_may_be_of_text_alone(image: dict[str, Any]) -> None:
+    """As rows are whose table has a column of images with nulls in it."""
+    row = {"question": "2 <b>+</b> 2 <video>?", "answer": "4", "system": "Count.", **image}
+    assert shape(cook(raw(row))) == [
+        ("system", ["Count."]),
+        ("user", ["2 <b>+</b> 2 <video>?"]),
+        ("assistant", ["4"]),
+    ]
+
+
+def test_a_question_that_wants_an_image_is_refused_without_one() -> None:
+    assert refusal(raw({"question": "<image>\nColour?", "answer": "red"})).code == "cook.image_count"
+    assert refusal(raw({"question": "Colour?", "answer": "red", "image": "a.jpg"})).code == "cook.image_count"
+    assert refusal(raw({"question": "", "answer": "red"})).code == "cook.text"
+    with pytest.raises(CookError, match=r"0 image files .* \(of no known kind: 0.raw\)"):
+        cook(raw({"question": "Colour?", "answer": "red"}, "0.raw"))
 
 
 def test_caption_rows() -> None:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from packloom.errors import CapabilityError, MediaError
 from packloom.task_encoders.video import _key_before, decode_frames, read_clip
+from packloom.task_encoders.video_ebml import missing_bytes
 from packloom.types import Media
 
 
@@ -79,7 +80,15 @@ def test_frames_at_uneven_times_keep_their_own_times(clip) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "front", "keep"),
-    [("mp4", False, 0.6), ("mp4", True, 0.6), ("mp4", True, 0.97), ("webm", False, 0.3), ("avi", False, 0.6)],
+    [
+        ("mp4", False, 0.6),
+        ("mp4", True, 0.6),
+        ("mp4", True, 0.97),
+        ("webm", False, 0.3),
+        ("webm", False, 0.99),
+        ("matroska", False, 0.95),
+        ("avi", False, 0.6),
+    ],
 )
 def test_a_file_that_was_cut_is_refused(kind, front, keep, clip) -> None:
     data = clip(kind, frames=30, front=front, noise=True, height=48, width=64)
@@ -87,6 +96,56 @@ def test_a_file_that_was_cut_is_refused(kind, front, keep, clip) -> None:
     with pytest.raises(MediaError) as caught:
         read_clip(video(data[: int(len(data) * keep)]))
     assert caught.value.code in ("media.truncated", "media.unreadable")
+
+
+def test_a_recording_whose_length_was_not_known_is_taken(clip) -> None:
+    """What a browser records: the size of the segment is left open, and no duration is told."""
+    data = bytearray(clip("webm", frames=5))
+    segment = data.index(b"\x18\x53\x80\x67") + 4
+    assert missing_bytes(bytes(data[:-1])) == 1
+    data[segment : segment + 8] = b"\x01" + b"\xff" * 7
+    assert missing_bytes(bytes(data[:-1])) == 0
+    assert read_clip(video(bytes(data), name="0.webm")).num_frames == 5
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\x1a", b"\x1a\x45\xdf\xa3", b"\x1a\x45\xdf\xa3\xff", b"\x00" * 20, b"\xff" * 9]
+)
+def test_nothing_is_missing_where_no_header_says_so(data) -> None:
+    assert missing_bytes(data) == 0
+
+
+def test_an_avi_that_leaves_frames_out_is_whole(clip) -> None:
+    """Its header counts them, and the one before stays on screen; a clip of gradio is of that kind."""
+    media = video(clip("avi", frames=4, times=[0, 200, 300, 400]), name="0.avi")
+    made = read_clip(media)
+    assert made.num_frames == 4
+    assert made.seconds.tolist() == pytest.approx([0, 0.2, 0.3, 0.4])
+    assert greys(decode_frames(media, made, [1, 3])) == [1, 3]
+
+
+@pytest.mark.parametrize("cover_first", [False, True])
+def test_a_cover_picture_is_not_the_video(cover_first) -> None:
+    av = pytest.importorskip("av")
+    buffer = io.BytesIO()
+
+    def plain(height: int, width: int) -> Any:
+        return av.VideoFrame.from_ndarray(np.full((height, width, 3), 99, dtype=np.uint8), format="rgb24")
+
+    with av.open(buffer, "w", format="mp4") as container:
+        kinds = {"cover": ("mjpeg", 48, 48, "yuvj420p"), "clip": ("libx264", 64, 96, "yuv420p")}
+        streams = {}
+        for name in sorted(kinds, reverse=not cover_first):
+            codec, height, width, pixels = kinds[name]
+            stream = streams[name] = container.add_stream(codec, rate=10)
+            stream.height, stream.width, stream.pix_fmt = height, width, pixels
+        streams["cover"].disposition = av.stream.Disposition.attached_pic
+        for name, count in (("cover", 1), ("clip", 5)):
+            for _ in range(count):
+                container.mux(streams[name].encode(plain(*kinds[name][1:3])))
+            container.mux(streams[name].encode())
+    made = read_clip(video(buffer.getvalue()))
+    assert (made.num_frames, made.height, made.width) == (5, 64, 96)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00" * 100, b"not a video at all", b"\x00\x00\x00\x18ftypmp42" + b"\x00" * 8])

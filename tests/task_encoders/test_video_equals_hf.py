@@ -63,14 +63,14 @@ def test_ids_pixels_and_grids(family, encoder_of, processor_dir, clip, video_row
         row = video_row(first, *[clip("mp4", frames=9, rate=2, height=64, width=64)] * number)
         sample = encoder.encode_sample(row)
         [made] = encoder.batch([sample])
-        compare(made, expected_of(processor, encoder, row, sample))
+        compare(encoder, made, expected_of(processor, encoder, row, sample))
         trained = encoder.parts.tokenizer.decode(sample.input_ids[sample.loss_mask])
         assert "A cat." in trained
         assert not any(word in trained for word in ("seconds", "Look", "<|video_pad|>", "<|image|>"))
 
 
-def compare(row: Any, expected: dict[str, torch.Tensor]) -> None:
-    """Every tensor of the processor is there, bit for bit."""
+def compare(encoder: TaskEncoder, row: Any, expected: dict[str, torch.Tensor]) -> None:
+    """Every tensor of the processor is there, bit for bit, once the bytes of the pixels are looked up."""
     sample = row.sample
     ids = expected.pop("input_ids")[0]
     assert sample.input_ids[: len(ids)].tolist() == ids.tolist()
@@ -79,9 +79,11 @@ def compare(row: Any, expected: dict[str, torch.Tensor]) -> None:
     assert sample.token_tensors["mm_token_type_ids"][: len(ids)].tolist() == types.tolist()
     expected.pop("attention_mask")
     assert row.media_tensors.keys() == expected.keys()
+    assert row.media_tensors["pixel_values_videos"].dtype == torch.uint8
+    batch = encoder.collate([row], layout="padded")
     for name, tensor in expected.items():
-        assert tensor.dtype == row.media_tensors[name].dtype, name
-        assert torch.equal(tensor, row.media_tensors[name]), name
+        assert tensor.dtype == batch[name].dtype, name
+        assert torch.equal(tensor, batch[name]), name
 
 
 @pytest.mark.usefixtures("needs_torchvision")

@@ -1,4 +1,7 @@
-"""A model goes in; which of its parameters are vision tower, projector and language model comes out, by real names."""
+"""A model goes in; which of its parameters are tower, projector and language model comes out, by real names.
+
+A tower is called "vision" whether it sees or hears.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,16 @@ COMPONENT_MAPS: Mapping[str, ComponentMap] = {
         language=("language_model",),
         optional=("audio_tower", "embed_audio"),
     ),
+    "qwen2_5_omni_thinker": ComponentMap(
+        vision=(
+            "model.visual.patch_embed",
+            "model.visual.blocks",
+            *(f"model.audio_tower.{name}" for name in ("conv1", "conv2", "layers", "ln_post", "audio_bos_eos_token")),
+        ),
+        projector=("model.visual.merger", "model.audio_tower.proj"),
+    ),
     "qwen2_5_vl": _QWEN2,
+    "qwen2_audio": ComponentMap(vision=("model.audio_tower",), projector=("model.multi_modal_projector",)),
     "qwen2_vl": _QWEN2,
     "qwen3_5": _QWEN3_5,
     "qwen3_5_moe": _QWEN3_5,

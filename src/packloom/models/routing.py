@@ -10,7 +10,7 @@ import torch
 from packloom.errors import BatchError, ConfigError
 from packloom.models.device import to_device
 from packloom.models.visual import CONTENT_KEYS, GEOMETRY_KEYS
-from packloom.pixels import PIXEL_KEYS, expand_pixels
+from packloom.pixels import PIXEL_KEYS, PIXELS, expand_pixels
 
 Stage = Literal["first", "middle", "last", "all"]
 
@@ -88,8 +88,6 @@ def route(
 
 
 def with_pixels_on(batch: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
-    """The batch with pixels that are bytes, and their table, moved to ``device``: they are expanded where they are."""
-    if "pixel_table" not in batch:
-        return batch
-    names = ("pixel_values", "pixel_table")
-    return {**batch, **to_device({name: batch[name] for name in names if name in batch}, device)}
+    """The batch with pixels that are bytes, and their tables, moved to ``device``: they are expanded where they are."""
+    names = [name for pixels, (table, _) in PIXELS.items() if table in batch for name in (pixels, table)]
+    return {**batch, **to_device({name: batch[name] for name in names if name in batch}, device)} if names else batch

@@ -14,21 +14,23 @@ from typing_extensions import Unpack
 from packloom.collates.collate import collate
 from packloom.collates.dummy_media import DummyMedia, check_dummy_media
 from packloom.config import SampleConfig, SampleSettings, sample_config
-from packloom.config_video import VideoConfig
-from packloom.errors import CapabilityError, ConfigError, CookError, MaskError, ProcessorError, SampleError
+from packloom.errors import CapabilityError, CookError, MaskError, SampleError
 from packloom.pixels import expand_pixels as expanded
 from packloom.task_encoders import prompt
+from packloom.task_encoders.audios import AudioLoader
 from packloom.task_encoders.chat_checks import check_chat
 from packloom.task_encoders.chat_encoder import ChatEncoder
 from packloom.task_encoders.cookers import Cooker, cook
 from packloom.task_encoders.dummy import dummy_row
-from packloom.task_encoders.family import Family, ImageRule, VideoRule
+from packloom.task_encoders.family import Family
 from packloom.task_encoders.limits import fit_length
 from packloom.task_encoders.media import ImageLoader
 from packloom.task_encoders.media_choice import choose_media
 from packloom.task_encoders.media_loader import MediaLoader
+from packloom.task_encoders.pixel_bytes import add_tables, alike
 from packloom.task_encoders.processors import ProcessorParts, load_parts, parts_of
 from packloom.task_encoders.registry import find_encoder
+from packloom.task_encoders.rules import audio_rule_of, image_rule_of, video_rule_of, with_bounds
 from packloom.task_encoders.training_template import with_training_template
 from packloom.task_encoders.videos import VideoLoader
 from packloom.types import Batch, ChatSample, EncodedSample, LabelShift, Layout, RawSample, Row
@@ -48,15 +50,20 @@ class TaskEncoder:
         self.config = config or SampleConfig()
         self.cooker = cooker
         parts, self.family = self.settle(parts)
-        bounded = _with_bounds(parts, self.family, self.config)
-        self.image_rule = _image_rule(bounded, self.family)
+        bounded = with_bounds(parts, self.family, self.config)
+        self.image_rule = image_rule_of(bounded, self.family)
         self.parts, fast = choose_media(bounded, self.image_rule, self.config, self.family.media_joins)
         exact = ImageLoader(parts=self.parts, rule=self.image_rule)
         exact.prove_geometry(probe_upper_bound=self.config.max_pixels is not None)
         self.images = replace(exact, fast=fast)
-        self.video_rule = _video_rule(self.parts, self.family, self.config)
+        self.video_rule, refusal = video_rule_of(self.parts, self.family, self.config)
+        self.audio_rule = audio_rule_of(self.parts, self.family, self.config)
         self.media_loader = MediaLoader(
-            images=self.images, videos=VideoLoader(name=self.parts.name, rule=self.video_rule)
+            images=self.images,
+            videos=VideoLoader(
+                name=self.parts.name, rule=self.video_rule, refusal=refusal, joins=self.family.media_joins
+            ),
+            audios=AudioLoader(name=self.parts.name, rule=self.audio_rule, config=self.config.audio),
         )
         self.chat = ChatEncoder(
             self.parts,
@@ -64,6 +71,7 @@ class TaskEncoder:
             config=self.config,
             image_rule=self.image_rule,
             video_rule=self.video_rule,
+            audio_rule=self.audio_rule,
         )
         self.template, self.masks = self.chat.template, self.chat.masks
         self.media_id, self.media_ids = self.chat.media_id, self.chat.media_ids
@@ -136,8 +144,8 @@ class TaskEncoder:
 
     @cached_property
     def dummy(self) -> Row:
-        """The smallest medium that the processor makes, without labels; CapabilityError without images."""
-        return dummy_row(self, family=self.family.name, has_images=self.image_rule is not None)
+        """The smallest medium that the processor makes, without labels; CapabilityError where one does not do."""
+        return dummy_row(self, self.family.name, images=self.image_rule is not None, audio=self.audio_rule is not None)
 
     def encode_sample(self, raw: RawSample | ChatSample) -> EncodedSample:
         """Cook, render, tokenise, mask and measure one sample; its media stay compressed.
@@ -178,7 +186,8 @@ class TaskEncoder:
         """Put rows into one batch, see ``docs/architecture.md``; ``length`` fixes T or S.
 
         ``expand_pixels=False`` leaves pixels as bytes where the fast path made them so, with ``pixel_table`` and
-        ``pixel_frames`` for ``packloom.pixels.expand_pixels``; ``models.route`` calls it on the model's device.
+        ``pixel_frames`` for ``packloom.pixels.expand_pixels``; ``models.route`` calls it on the model's device. So too
+        those of videos, with ``pixel_table_videos`` and ``pixel_frames_videos``.
 
         ``dummy_media="per_batch"`` gives a batch without media the encoder's ``dummy``, for towers that must run on
         every rank.
@@ -192,7 +201,7 @@ class TaskEncoder:
                 " Use layout='padded', or a subclass whose family clears packing_leak if your model handles it"
             )
         batch = collate(
-            rows,
+            alike(rows, self.images.fast),
             layout=layout,
             label_shift=label_shift,
             pad_id=self.pad_id,
@@ -202,10 +211,8 @@ class TaskEncoder:
             media_joins=self.family.media_joins,
             dummy=self.dummy if dummy_media == "per_batch" else None,
         )
-        if self.images.fast is None or "pixel_values" not in batch:
-            return batch
-        batch["pixel_table"], batch["pixel_frames"] = self.images.fast.table, self.images.fast.frames
-        return cast(Batch, expanded(batch)) if expand_pixels else batch
+        has_bytes = add_tables(cast(dict[str, Any], batch), self.images.fast, self.video_rule)
+        return cast(Batch, expanded(batch)) if expand_pixels and has_bytes else batch
 
     def collate_fn(
         self, raws: Sequence[RawSample | ChatSample], *, layout: Layout = "padded", label_shift: LabelShift = "none"
@@ -259,39 +266,3 @@ class TaskEncoder:
 
 def _named(parts: ProcessorParts, model_type: str | None) -> ProcessorParts:
     return replace(parts, model_type=model_type) if model_type else parts
-
-
-def _image_rule(parts: ProcessorParts, family: Family) -> ImageRule | None:
-    if parts.image_processor is None or family.image_rule is None:
-        return None
-    try:
-        return family.image_rule(parts)
-    except (AttributeError, LookupError, TypeError) as error:
-        raise ProcessorError(
-            f"{parts.name}: its image processor, {type(parts.image_processor).__name__}, is not of the family"
-            f" {family.name} ({error}): pass the right model_type"
-        ) from error
-
-
-def _video_rule(parts: ProcessorParts, family: Family, config: SampleConfig) -> VideoRule | None:
-    """None where videos cannot be taken; an error only where the settings ask for them."""
-    refusal = f"encoders of the family {family.name} take no videos yet"
-    if parts.image_processor is not None and family.video_rule is not None:
-        if parts.video_settings is not None:
-            try:
-                return family.video_rule(parts, config.video)
-            except CapabilityError as error:
-                refusal = str(error)
-        else:
-            refusal = "the processor has no settings of a video processor"
-    if config.video != VideoConfig():
-        raise CapabilityError(f"{parts.name}: video settings were given, but {refusal}")
-    return None
-
-
-def _with_bounds(parts: ProcessorParts, family: Family, config: SampleConfig) -> ProcessorParts:
-    if config.min_pixels is None and config.max_pixels is None:
-        return parts
-    if family.pixel_bounds is None:
-        raise ConfigError(f"images of the family {family.name} have a fixed size: min_pixels and max_pixels do nothing")
-    return family.pixel_bounds(parts, config.min_pixels, config.max_pixels)

@@ -16,7 +16,7 @@ from packloom.task_encoders.family import Boundary, Family
 from packloom.task_encoders.skeleton import Placeholders, Skeleton, Slot, render_skeleton
 from packloom.task_encoders.span_methods import GenerationTags, SpanMethod, TokenSearch
 from packloom.task_encoders.template import ChatTemplate
-from packloom.types import ChatSample, MediaPart, Message, Role, TextPart
+from packloom.types import ChatSample, MediaKind, MediaPart, Message, Role, TextPart
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def choose_method(
     ``special_tokens`` are the tokenizer's, among which terminators are looked for.
     """
     reasons: list[str] = []
-    tried = probes(with_image="image" in placeholders)
+    tried = probes(medium=next(iter(placeholders), None))
     candidates = _candidates(template, family, placeholders, special_tokens)
     for number, (name, build) in enumerate(candidates):
         try:
@@ -110,8 +110,8 @@ def _candidates(
     return [*candidates, ("inferred boundaries", inferred)]
 
 
-def probes(*, with_image: bool) -> list[ChatSample]:
-    """Conversations that any chat template can render: two turns; and, where the encoder takes images, one with one."""
+def probes(*, medium: MediaKind | None) -> list[ChatSample]:
+    """Conversations that any chat template can render: two turns; and, where the encoder takes media, one with one."""
     turns: list[tuple[Role, str]] = [
         ("user", "probe question"),
         ("assistant", "probe answer"),
@@ -119,9 +119,9 @@ def probes(*, with_image: bool) -> list[ChatSample]:
         ("assistant", "yes"),
     ]
     text_only = ChatSample(key="probe", messages=tuple(_message(role, text) for role, text in turns))
-    if not with_image:
+    if medium is None:
         return [text_only]
-    first = Message(role="user", parts=(MediaPart(kind="image", index=0), TextPart(text="probe question")))
+    first = Message(role="user", parts=(MediaPart(kind=medium, index=0), TextPart(text="probe question")))
     return [text_only, ChatSample(key="probe", messages=(first, *text_only.messages[1:]))]
 
 
@@ -135,7 +135,7 @@ def infer_boundary(template: ChatTemplate, family: Family, special_tokens: Seque
     The header is what a generation prompt adds, so far as it also stands before the answer. Without one it is the
     text that stands before every answer. The terminator is the first special token behind every answer.
     """
-    [probe] = probes(with_image=False)
+    [probe] = probes(medium=None)
     skeleton = render_skeleton(template, probe, placeholders={})
     before, behind = _around_answers(skeleton)
     tokens = [token for token in special_tokens if all(token in text for text in behind)]

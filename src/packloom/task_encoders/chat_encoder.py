@@ -10,7 +10,7 @@ from packloom.config import SampleConfig
 from packloom.errors import MaskError, ProcessorError
 from packloom.task_encoders.chain import choose_method
 from packloom.task_encoders.control_tokens import ControlTokens
-from packloom.task_encoders.family import Family, ImageLayout, ImageRule, VideoRule
+from packloom.task_encoders.family import AudioRule, Family, ImageLayout, ImageRule, VideoRule
 from packloom.task_encoders.masking import AssistantMasks
 from packloom.task_encoders.neutral import NeutralTokenizer
 from packloom.task_encoders.plain import PlainTokenizer
@@ -26,7 +26,7 @@ from packloom.types import ChatSample, MediaKind
 class ChatEncoder:
     """The text side of an encoder: one tokenizer and chat template with one family's facts and settings.
 
-    ``image_rule`` is None for text-only encoders, ``video_rule`` for those that take no videos.
+    ``image_rule`` is None for encoders that take no images, ``video_rule`` and ``audio_rule`` likewise.
     """
 
     def __init__(
@@ -37,18 +37,23 @@ class ChatEncoder:
         config: SampleConfig,
         image_rule: ImageRule | None,
         video_rule: VideoRule | None = None,
+        audio_rule: AudioRule | None = None,
     ) -> None:
         """Raises ProcessorError for a template whose turns cannot be told, or a tokenizer of another family."""
         self.parts = parts
         self.family = family
         self.config = config
-        self.image_rule = image_rule
+        self.image_rule, self.audio_rule = image_rule, audio_rule
         self.control_tokens = ControlTokens.of(parts, family)
-        rules: dict[MediaKind, ImageRule | VideoRule | None] = {"image": image_rule, "video": video_rule}
+        rules: dict[MediaKind, ImageRule | VideoRule | AudioRule | None] = {
+            "image": image_rule,
+            "video": video_rule,
+            "audio": audio_rule,
+        }
         self._placeholders = {kind: rule.placeholder for kind, rule in rules.items() if rule is not None}
         self.run_ids = {kind: self.token_id(rule.token) for kind, rule in rules.items() if rule is not None}
         self.media_id = self.run_ids.get("image")
-        media_tokens = family.media_tokens if image_rule else ()
+        media_tokens = family.media_tokens if self._placeholders else ()
         self.media_ids = np.array([self.token_id(token) for token in media_tokens], dtype=np.int64)
         self._control = id_table(self.control_tokens.ids)
         self.plain = PlainTokenizer(parts.tokenizer)
@@ -95,7 +100,7 @@ class ChatEncoder:
 
     def _understand_template(self) -> tuple[ChatTemplate, AssistantMasks]:
         """The form of content in which the template shows everything, and how its assistant turns are found."""
-        second: ContentForm = "string_without_media" if self.image_rule else "string"
+        second: ContentForm = "string_without_media" if self._placeholders else "string"
         refusals: list[ProcessorError] = []
         for content in dict.fromkeys((self.family.content, second, "parts")):
             template = ChatTemplate(parts=self.parts, content=content, variables=dict(self.family.template_variables))
@@ -109,7 +114,7 @@ class ChatEncoder:
         """The first way to find assistant turns that works on probes with this very processor."""
 
         def test(method: SpanMethod, probe: ChatSample) -> np.ndarray:
-            layouts = [self.image_rule.measure(64, 64)] if has_media(probe) and self.image_rule else []
+            layouts = [self._probe_layout()] if has_media(probe) else []
             _, mask = self._tokenise(probe, layouts, template, self._masks(template, method))
             if not mask.any():
                 raise MaskError("nothing of the probe is trained on", code="mask.empty")
@@ -123,6 +128,14 @@ class ChatEncoder:
             test=test,
         )
 
+    def _probe_layout(self) -> ImageLayout:
+        """Of the medium in a probe: an image, or a second of audio where no images are taken."""
+        if self.image_rule is not None:
+            return self.image_rule.measure(64, 64)
+        if self.audio_rule is not None:
+            return self.audio_rule.measure("probe", self.audio_rule.rate)
+        raise ProcessorError(f"{self.parts.name}: no medium can stand in a probe, since none is taken")
+
     def _masks(self, template: ChatTemplate, method: SpanMethod) -> AssistantMasks:
         return AssistantMasks(
             method=method,
@@ -131,5 +144,6 @@ class ChatEncoder:
             terminators={end: self.token_id(end) for end in method.ends},
             media_ids=self.media_ids,
             final_end=self.family.final_end,
+            media_label=self.family.media_label,
             config=self.config,
         )

@@ -150,6 +150,8 @@ def _bind_kind(
 ) -> list[Media]:
     """One medium per place. A part named twice is there twice; a place without a name takes the next file."""
     files = shelf.names(kind)
+    if not refs and not files:
+        return []
     named = [ref.name for ref in refs if ref.name is not None]
     counts = f"{_count(len(refs), kind, 'place')} in the messages, {_count(len(files), kind, 'file')} in the sample"
     counts += f" ({', '.join(files)})" if files else ""

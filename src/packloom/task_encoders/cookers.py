@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from packloom.errors import CookError
 from packloom.task_encoders.cook_media import MediaShelf, bind_media, listed_media
@@ -41,7 +41,8 @@ def cook(raw: RawSample) -> ChatSample:
     Every medium has exactly one outcome: it stands where the messages place it, or the sample is refused. Media files
     are the parts with a known media extension, ordered naturally (``2.jpg`` before ``10.jpg``). In typed parts
     (``{"type": "image"}``) the text is literal. In string content ``<image>`` is a place only in user turns, and only
-    of ``conversations`` rows and of ``messages`` rows that list ``images``; it is literal everywhere else.
+    of ``conversations`` rows, of questions, and of ``messages`` rows that list ``images``; it is literal everywhere
+    else. A question needs no media, a caption does.
 
     Raises CookError with the sample's key and one of the codes above.
     """
@@ -137,10 +138,14 @@ def _with_system(row: Mapping[str, Any], turns: list[Turn]) -> list[Turn]:
 
 
 def _read_vqa(row: Mapping[str, Any], shelf: MediaShelf, listed: Listed) -> list[Turn]:
-    """One question with its media in front, unless the question says itself where they stand."""
-    media = _all_media(shelf, listed)
+    """One question with its media in front, unless the question says itself where they stand; or one without media."""
     question = check_text(row["question"], "question")
-    placed = split_markers(question, {ref.kind for ref in media})
+    media = _media_refs(shelf, listed)
+    placed = split_markers(question, {"image", *(ref.kind for ref in media)})
+    if not media and not question:
+        raise CookError("the question is empty, and there are no media", code="cook.text")
+    if not media and shelf.parts:  # a medium of a kind that is not known would be lost without a word
+        _refuse_no_media(f" (of no known kind: {', '.join(sorted(shelf.parts))})")
     if any(isinstance(part, MediaRef) for part in placed):
         return _pair(placed, _answer(row))
     return _pair([*media, *placed], _answer(row))
@@ -162,12 +167,21 @@ def _answer(row: Mapping[str, Any]) -> str:
 
 
 def _all_media(shelf: MediaShelf, listed: Listed) -> list[MediaRef]:
-    """One place per medium of a row that is about its media and so must have one."""
-    refs = [MediaRef(kind=kind) for kind in KINDS for _ in listed[kind] or shelf.names(kind)]
+    """The places of a row that is about its media and so must have one."""
+    refs = _media_refs(shelf, listed)
     if not refs:
-        reason = "the row has 1 implied place for an image, but there are 0 image files in the sample"
-        raise CookError(reason, code="cook.image_count", hint="store the image beside it, as part 'jpg' or '0.jpg'")
+        _refuse_no_media("")
     return refs
+
+
+def _media_refs(shelf: MediaShelf, listed: Listed) -> list[MediaRef]:
+    """One place per medium."""
+    return [MediaRef(kind=kind) for kind in KINDS for _ in listed[kind] or shelf.names(kind)]
+
+
+def _refuse_no_media(which: str) -> NoReturn:
+    reason = f"the row has 1 implied place for an image, but there are 0 image files in the sample{which}"
+    raise CookError(reason, code="cook.image_count", hint="store the image beside it, as part 'jpg' or '0.jpg'")
 
 
 def _pair(prompt: Sequence[TextPart | MediaRef], answer: str) -> list[Turn]:

@@ -1,8 +1,9 @@
-"""An encoder goes in; the smallest row with an image that its processor makes comes out, as a batch's dummy medium."""
+"""An encoder goes in; the smallest row with a medium that its processor makes comes out, as a batch's dummy medium."""
 
 from __future__ import annotations
 
 import io
+import wave
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from packloom.errors import BatchError, CapabilityError, ConfigError, SampleErro
 from packloom.types import ChatSample, EncodedSample, Media, MediaPart, Message, Row, TextPart
 
 _SIDE = 32  # pixels; every processor scales such an image up to the least that it makes
+_RATE, _SAMPLES = 16_000, 1600  # a tenth of a second of silence
 
 
 class _Encoder(Protocol):
@@ -25,21 +27,39 @@ class _Encoder(Protocol):
     def batch(self, samples: list[EncodedSample]) -> list[Row]: ...
 
 
-def dummy_row(encoder: _Encoder, *, family: str, has_images: bool) -> Row:
-    """A white image without labels and without text, under the key "".
+def dummy_row(encoder: _Encoder, family: str, *, images: bool, audio: bool) -> Row:
+    """A white image, or silence, without labels and without text, under the key "".
 
-    Raises CapabilityError for an encoder without images, and ConfigError if its settings refuse even this one.
+    Raises CapabilityError for an encoder without media, or with two towers, of which one dummy would run only one; and
+    ConfigError if its settings refuse even this one.
     """
-    if not has_images:
-        raise CapabilityError(f"dummy_media needs an encoder with images, and this one, of {family}, has text only")
-    buffer = io.BytesIO()
-    Image.new("RGB", (_SIDE, _SIDE), "white").save(buffer, "PNG")
-    question = Message(role="user", parts=(MediaPart(kind="image", index=0), TextPart(text="What is this?")))
+    if images == audio:
+        has = "both images and audio, and one dummy medium runs only one of its towers" if images else "text only"
+        raise CapabilityError(
+            f"dummy_media needs an encoder with either images or audio; this one, of {family}, has {has}"
+        )
+    medium = _white() if images else _silence()
+    question = Message(role="user", parts=(MediaPart(kind=medium.kind, index=0), TextPart(text="What is this?")))
     answer = Message(role="assistant", parts=(TextPart(text="Nothing."),))
-    image = Media(kind="image", name="dummy.png", data=buffer.getvalue())
     try:
-        sample = encoder.encode_sample(ChatSample(key="dummy", messages=(question, answer), media=(image,)))
+        sample = encoder.encode_sample(ChatSample(key="dummy", messages=(question, answer), media=(medium,)))
         [row] = encoder.batch([sample])
         return make_dummy(row, torch.from_numpy(encoder.media_ids))
     except (SampleError, BatchError) as error:
         raise ConfigError(f"no dummy medium can be made under the encoder's settings: {error}") from error
+
+
+def _white() -> Media:
+    buffer = io.BytesIO()
+    Image.new("RGB", (_SIDE, _SIDE), "white").save(buffer, "PNG")
+    return Media(kind="image", name="dummy.png", data=buffer.getvalue())
+
+
+def _silence() -> Media:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(_RATE)
+        file.writeframes(bytes(2 * _SAMPLES))
+    return Media(kind="audio", name="dummy.wav", data=buffer.getvalue())

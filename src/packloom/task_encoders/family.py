@@ -50,7 +50,7 @@ class TemplateEdit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageLayout:
-    """What one image, or one video, becomes in the prompt.
+    """What one image, video or audio becomes in the prompt.
 
     ``text`` replaces the template's placeholder before tokenising; in it the k-th media token stands for a run of
     ``runs[k]`` tokens. ``grid_thw`` is (t, h, w) in vision patches, for families that use grids.
@@ -143,6 +143,16 @@ class VideoRule(Protocol):
         """One of so many frames, [H, W, 3] uint8, resized as ``process`` takes it: [C, h, w] uint8."""
         ...
 
+    @property
+    def pixel_table(self) -> Tensor | None:
+        """[C, 256]: ``process`` gives ``pixel_values_videos`` as uint8, see ``pixels.decode_pixels``; else None."""
+        ...
+
+    @property
+    def pixel_frames(self) -> int:
+        """See ``pixels.decode_pixels``; only with a table."""
+        ...
+
     def process(self, planes: ndarray, frames: Frames) -> dict[str, Tensor]:
         """``model_keys`` of one video; ``planes`` are its frames, [F, C, h, w] uint8."""
         ...
@@ -153,6 +163,47 @@ class VideoRule(Protocol):
 
     def expected(self, layout: ImageLayout) -> object:
         """What ``produced`` must be for this layout."""
+        ...
+
+
+class AudioRule(Protocol):
+    """The features and the token counts of one processor's audio, known from its number of samples alone."""
+
+    @property
+    def placeholder(self) -> str:
+        """What the template prints for one audio, and the layout's text replaces."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """The media token that is repeated."""
+        ...
+
+    @property
+    def model_keys(self) -> tuple[str, ...]:
+        """The tensors that the model reads."""
+        ...
+
+    @property
+    def rate(self) -> int:
+        """Samples per second that the model takes."""
+        ...
+
+    @property
+    def max_samples(self) -> int:
+        """The most that the processor takes of one audio, at that rate."""
+        ...
+
+    def measure(self, name: str, num_samples: int) -> ImageLayout:
+        """The layout of so many samples at the model's rate; raises MediaError if the family refuses them."""
+        ...
+
+    def process(self, waves: Sequence[ndarray]) -> dict[str, Tensor]:
+        """The model's tensors of one sample's audio, each [n] float32 at the model's rate."""
+        ...
+
+    def produced(self, tensors: dict[str, Tensor], index: int) -> int:
+        """The tokens that the model makes of the audio at ``index``."""
         ...
 
 
@@ -182,8 +233,10 @@ class Family:
     positions: PositionRule
     image_rule: Callable[[ProcessorParts], ImageRule] | None = None
     video_rule: Callable[[ProcessorParts, VideoConfig], VideoRule] | None = None
+    audio_rule: Callable[[ProcessorParts], AudioRule] | None = None
     pixel_bounds: PixelBounds | None = None  # None: this family's images have a fixed size
     media_tokens: tuple[str, ...] = ()  # never trained on, wherever they stand
+    media_label: str = ""  # a pattern of what the template writes ahead of a medium's marks to number it
     prompt_prefixes: tuple[str, ...] = ()  # behind the header, supplied by inference: e.g. an empty thought
     final_end: str = ""  # stop token that the template leaves out after the last turn, and we write
     thinking: Thinking = THINK

@@ -7,6 +7,7 @@ from dataclasses import replace
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from packloom.config_video import VideoConfig
+from packloom.task_encoders.frame_videos import refuse_cap
 from packloom.task_encoders.glm_images import IMAGE_TOKEN
 from packloom.task_encoders.grid_videos import GridVideoRule
 from packloom.task_encoders.processors import ProcessorParts
@@ -31,9 +32,13 @@ _GLM = {
 def glm4v_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRule:
     """GLM-4.1V: each temporal patch as an image, behind it the whole seconds of its first frame."""
     found = with_defaults(parts.video_settings, _GLM)
-    rule = video_rule_of(parts, config, found, volume_size_of(found, config))
+    refuse_cap(config, "glm4v")
+    sizing = volume_size_of(found, config)
+    rule = video_rule_of(parts, config, found, sizing)
     return replace(
         rule,
+        class_name="Glm4vVideoProcessor",
+        options={"size": {"shortest_edge": sizing.min_pixels, "longest_edge": sizing.max_pixels}},
         placeholder=named_token(parts, "video_token", "<|video|>"),
         token=named_token(parts, "image_token", IMAGE_TOKEN),
         sampling=replace(rule.sampling, max_seconds=float(found.max_duration)),
@@ -49,7 +54,7 @@ def glm46v_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRu
         return glm4v_video_rule(parts, config)
     rule = glm4v_video_rule(parts, config)
     sampling = replace(rule.sampling, fps=config.fps)
-    return replace(rule, sampling=sampling, sampling_rule=by_duration, stamp=_tenths)
+    return replace(rule, class_name="Glm46VVideoProcessor", sampling=sampling, sampling_rule=by_duration, stamp=_tenths)
 
 
 def _whole_seconds(first: float, last: float) -> str:

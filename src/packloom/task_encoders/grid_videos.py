@@ -6,8 +6,9 @@ an image of its own, with its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,9 @@ from packloom.pixels import decode_pixels
 from packloom.task_encoders.family import ImageLayout
 from packloom.task_encoders.grid_images import enlarged, refuse_thin, within_bounds
 from packloom.task_encoders.image_backends import Resize
+from packloom.task_encoders.rooms import hand_over_room
 from packloom.task_encoders.video import Clip
+from packloom.task_encoders.video_processors import run_video_processor
 from packloom.task_encoders.video_sampling import Sampling, SamplingRule, frames_of
 from packloom.types import Frames
 
@@ -33,6 +36,8 @@ class GridVideoRule:
 
     ``stamp`` writes one temporal patch with its time; None: the whole video is one run.
     """
+
+    class_name: str  # of the video processor
 
     placeholder: str
     token: str
@@ -49,12 +54,29 @@ class GridVideoRule:
     tokens_per_second: float | None = None  # of positions along time; None: one for each temporal patch
     reference_positions: bool = True
     with_seconds: bool = False  # second_per_grid_ts
+    as_bytes: bool = False
+    processor: Any | None = None  # transformers' own, which then makes the pixels
+    options: Mapping[str, Any] = field(default_factory=dict)  # of its calls: the settings that it does not know
 
     @property
     def model_keys(self) -> tuple[str, ...]:
         """The tensors that the model reads."""
         seconds = ("second_per_grid_ts",) if self.with_seconds else ()
         return ("pixel_values_videos", "video_grid_thw", *seconds)
+
+    @property
+    def pixel_table(self) -> Tensor | None:
+        """The table of the bytes that ``process`` gives; None where it gives floats."""
+        return self.table if self.as_bytes else None
+
+    @property
+    def pixel_frames(self) -> int:
+        """A patch holds each of its frames, so none is repeated; it is flattened."""
+        return 1
+
+    def in_bytes(self) -> GridVideoRule:
+        """The same rule, with bytes."""
+        return replace(self, as_bytes=True)
 
     def sample(self, clip: Clip) -> Frames:
         """The frames that the processor's own rule takes."""
@@ -95,30 +117,42 @@ class GridVideoRule:
         return self.temporal_patch_size / frames.fps
 
     def shrink(self, frame: np.ndarray, num_frames: int) -> np.ndarray:
-        """[H, W, 3] uint8 → [C, h, w] uint8."""
+        """[H, W, 3] uint8 → [C, h, w] uint8; as it is for the processor."""
+        if self.processor is not None:
+            return np.ascontiguousarray(frame.transpose(2, 0, 1))
         return self.resize(Image.fromarray(frame), *self.sizing(num_frames, *frame.shape[:2]))
 
     def process(self, planes: np.ndarray, frames: Frames) -> dict[str, Tensor]:
-        """``pixel_values_videos`` [P, D] float32, ``video_grid_thw`` [1, 3], and ``second_per_grid_ts`` [1]."""
-        patches, grid = self._patches(decode_pixels(torch.from_numpy(planes), self.table))
-        made = {"pixel_values_videos": patches, "video_grid_thw": torch.tensor([grid])}
+        """``pixel_values_videos`` [P, D] float32 or [P, C, F * h, w] uint8, ``video_grid_thw`` [1, 3].
+
+        And ``second_per_grid_ts`` [1]. F are the frames of a patch.
+        """
+        if self.processor is not None:
+            found = run_video_processor(self.processor, planes, self.options)
+            made = {name: found[name] for name in ("pixel_values_videos", "video_grid_thw")}
+        else:
+            patches, grid = self._patches(planes)
+            pixels = patches if self.as_bytes else decode_pixels(patches, self.table, frames=self.pixel_frames)
+            made = {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor([grid])}
         if self.with_seconds:
             made["second_per_grid_ts"] = torch.tensor([self._seconds(frames)])
         return made
 
-    def _patches(self, planes: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
-        """[F, C, H, W] → [P, D]; the last frame is repeated to whole temporal patches.
+    def _patches(self, planes: np.ndarray) -> tuple[Tensor, tuple[int, int, int]]:
+        """[F, C, H, W] → [P, C, depth * h, w]; the last frame is repeated to whole temporal patches.
 
         Source: ``patchify`` of the Qwen2-VL video processor.
         """
         size, merge, depth = self.patch_size, self.merge_size, self.temporal_patch_size
         if missing := -len(planes) % depth:
-            planes = torch.cat((planes, planes[-1:].expand(missing, -1, -1, -1)))
+            planes = np.concatenate((planes, planes[-1:].repeat(missing, axis=0)))
         count, channels, height, width = planes.shape
         steps, rows, columns = count // depth, height // size, width // size
         cut = planes.reshape(steps, depth, channels, rows // merge, merge, size, columns // merge, merge, size)
-        moved = cut.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)
-        return moved.reshape(steps * rows * columns, channels * depth * size * size), (steps, rows, columns)
+        moved = cut.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
+        out = hand_over_room((steps * rows * columns, channels, depth * size, size), torch.uint8)
+        np.copyto(out.numpy().reshape(moved.shape), moved)
+        return out, (steps, rows, columns)
 
     def produced(self, tensors: dict[str, Tensor]) -> object:
         """The grid, and the number of patches."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Family
 from packloom.task_encoders.internvl_images import MEDIA_TOKENS, InternVLImageRule
+from packloom.task_encoders.internvl_videos import internvl_video_rule
 from packloom.task_encoders.positions import text_positions
 from packloom.task_encoders.qwen_vl import CHATML
 
@@ -19,6 +20,7 @@ class InternVLTaskEncoder(TaskEncoder):
         boundaries=(CHATML,),
         positions=text_positions,
         image_rule=InternVLImageRule.from_parts,
+        video_rule=internvl_video_rule,
         media_tokens=(*MEDIA_TOKENS, "<video>"),
         payload_tokens=GROUNDING_TOKENS,
         content="string_without_media",  # OpenGVLab's own template takes a system text as a string only

@@ -7,6 +7,7 @@ from packloom.task_encoders.anyres_images import llava_next_image_rule, llava_on
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family
 from packloom.task_encoders.llava_images import LlavaImageRule
+from packloom.task_encoders.onevision_videos import onevision_video_rule
 from packloom.task_encoders.positions import text_positions
 from packloom.task_encoders.qwen_vl import CHATML
 
@@ -44,6 +45,7 @@ class LlavaOnevisionTaskEncoder(TaskEncoder):
         boundaries=(CHATML,),
         positions=text_positions,
         image_rule=llava_onevision_image_rule,
+        video_rule=onevision_video_rule,
         media_tokens=("<image>", "<video>"),
         media_joins=anyres_images.MEDIA_JOINS,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -52,6 +53,7 @@ class AssistantMasks:
     media_ids: np.ndarray = field(compare=False)  # [M] int64, the family's media tokens
     final_end: str  # written behind a last assistant turn, see Family.final_end
     config: SampleConfig
+    media_label: str = ""  # see Family.media_label
     _plans: dict[Hashable, Plan] = field(default_factory=dict, compare=False, repr=False)
     _said: set[str] = field(default_factory=set, compare=False, repr=False)
 
@@ -155,8 +157,9 @@ class AssistantMasks:
                     code="mask.terminator",
                 )
             mask[start : end + self.config.train_terminator] = True
-            for first, last in _media_ranges(prompt, plan, span, self._media_marks):
-                mask[prompt.places.first_from(first) : prompt.places.first_from(last)] = False
+            for first, last in _media_ranges(prompt, plan, span, self._media_marks, self.media_label):
+                begin, end_before = prompt.places.edge(first)  # a token that reaches into a medium's text is masked too
+                mask[begin - (end_before > first) : prompt.places.first_from(last)] = False
         return mask
 
 
@@ -193,8 +196,10 @@ def _mask_crossing(mask: np.ndarray, prompt: Prompt, piece: int, first: int) -> 
         mask[first - 1] = False
 
 
-def _media_ranges(prompt: Prompt, plan: Plan, span: TurnSpan, marks: Sequence[str]) -> list[tuple[int, int]]:
-    """The characters of each image in an assistant turn, with its marks and the white space around them.
+def _media_ranges(
+    prompt: Prompt, plan: Plan, span: TurnSpan, marks: Sequence[str], label: str
+) -> list[tuple[int, int]]:
+    """The characters of each medium in an assistant turn, with its label, its marks and the white space around them.
 
     The model never writes these: an image in an answer is context. What the template writes beside them for reasoning
     or calls is the model's own.
@@ -209,6 +214,8 @@ def _media_ranges(prompt: Prompt, plan: Plan, span: TurnSpan, marks: Sequence[st
         left, right = starts[number], starts[number + 1] if number + 1 < len(starts) else last
         if number and isinstance(before := pieces[number - 1], str):
             begins = min((before.find(mark) for mark in marks if mark in before), default=len(before))
+            if label and (found := re.search(f"(?:{label})\\Z", before[:begins])):
+                begins = found.start()
             left -= len(before) - len(before[:begins].rstrip())
         if number + 1 < len(pieces) and isinstance(after := pieces[number + 1], str):
             ends = (after.rfind(mark) + len(mark) for mark in marks if mark in after)

@@ -8,41 +8,69 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from packloom.config import SampleLimits
+from packloom.task_encoders.audios import AudioLoader
+from packloom.task_encoders.cook_messages import KINDS
 from packloom.task_encoders.family import ImageLayout
 from packloom.task_encoders.media import ImageLoader
-from packloom.task_encoders.videos import VideoLoader
-from packloom.types import EncodedMedia, EncodedSample, Media
+from packloom.task_encoders.pixel_bytes import in_floats
+from packloom.task_encoders.videos import VideoLoader, joined
+from packloom.types import EncodedMedia, EncodedSample, Media, MediaKind
 
 
 @dataclass(frozen=True, kw_only=True)
 class MediaLoader:
-    """Sends each medium to the loader of its kind. What neither takes, the one for images refuses."""
+    """Sends each medium to the loader of its kind. What no other takes, the one for images refuses."""
 
     images: ImageLoader
     videos: VideoLoader
+    audios: AudioLoader
 
     def measure(self, media: Sequence[Media], limits: SampleLimits) -> list[tuple[EncodedMedia, ImageLayout]]:
         """Each medium with its layout, nothing decoded. Raises MediaError or BudgetError."""
-        videos = [item for item in media if self._is_video(item)]
-        if not videos:
+        if all(self._kind(item) == "image" for item in media):
             return self.images.measure(media, limits)
-        images = iter(self.images.measure([item for item in media if not self._is_video(item)], limits))
-        clips = iter(self.videos.measure(videos, limits))
-        return [next(clips) if self._is_video(item) else next(images) for item in media]
+        loaders: dict[MediaKind, ImageLoader | VideoLoader | AudioLoader] = {
+            "image": self.images,
+            "video": self.videos,
+            "audio": self.audios,
+        }
+        measured = {
+            kind: iter(loader.measure([item for item in media if self._kind(item) == kind], limits))
+            for kind, loader in loaders.items()
+        }
+        return [next(measured[self._kind(item)]) for item in media]
 
     def rooms(self, samples: Sequence[EncodedSample]) -> Sequence[Tensor | None]:
-        """See ``ImageLoader.rooms``; videos need none."""
+        """See ``ImageLoader.rooms``; other kinds need none."""
         return self.images.rooms(
-            [sum(item.num_patches for item in sample.media if not self._is_video(item.media)) for sample in samples]
+            [sum(item.num_patches for item in sample.media if self._kind(item.media) == "image") for sample in samples]
         )
 
     def load(self, media: Sequence[EncodedMedia], room: Tensor | None = None) -> dict[str, Tensor]:
         """Decode and process one sample's media; raises MediaError if a count differs from the predicted one."""
-        videos = [item for item in media if self._is_video(item.media)]
-        if not videos:
-            return self.images.load(media, room)
-        images = [item for item in media if not self._is_video(item.media)]
-        return self.images.load(images, room) | self.videos.load(videos)
+        of = {kind: [item for item in media if self._kind(item.media) == kind] for kind in KINDS}
+        if of["image"] and of["video"] and self._share_keys():
+            return self._in_order([item for item in media if self._kind(item.media) != "audio"]) | self.audios.load(
+                of["audio"]
+            )
+        return self.images.load(of["image"], room) | self.videos.load(of["video"]) | self.audios.load(of["audio"])
 
-    def _is_video(self, media: Media) -> bool:
-        return media.kind == "video" and self.videos.rule is not None
+    def _share_keys(self) -> bool:
+        """Whether the model takes the frames of videos as images."""
+        images, videos = self.images.rule, self.videos.rule
+        return images is not None and videos is not None and not set(videos.model_keys).isdisjoint(images.model_keys)
+
+    def _in_order(self, media: Sequence[EncodedMedia]) -> dict[str, Tensor]:
+        """Images and frames under the same keys, in the order of their places, as floats."""
+        made = [
+            self.videos.load([item])
+            if self._kind(item.media) == "video"
+            else in_floats(self.images.load([item]), self.images.fast)
+            for item in media
+        ]
+        return joined(made[0], made, self.videos.joins)
+
+    def _kind(self, media: Media) -> MediaKind:
+        """The kind of the loader that a medium goes to."""
+        taken = media.kind == "video" or (media.kind == "audio" and self.audios.rule)
+        return media.kind if taken else "image"

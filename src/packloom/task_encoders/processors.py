@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from packloom.errors import CapabilityError, ProcessorError
+from packloom.task_encoders.audio_settings import read_audio_settings
 from packloom.task_encoders.registry import shared_model_type
 from packloom.task_encoders.video_settings import read_video_settings
 
@@ -40,6 +41,7 @@ class ProcessorParts:
     config: Mapping[str, Any] = field(default_factory=dict)  # config.json, where the folder has one
     processor: Any | None = None  # the whole one, where it was given; see ``whole_processor``
     video_settings: Mapping[str, Any] | None = None  # of the video processor, as its files have them; None: it has none
+    audio_settings: Mapping[str, Any] | None = None  # of the feature extractor of audio; None: it has none
     for_training: bool = False  # the template is still to be changed, see TRAINING
 
 
@@ -69,6 +71,7 @@ def load_parts(name_or_path: str | Path, *, chat_template: str | None = None) ->
         model_type=config.get("model_type"),
         processor_class=settings.get("processor_class"),
         video_settings=read_video_settings(name, settings),
+        audio_settings=read_audio_settings(name, settings),
     )
 
 
@@ -91,12 +94,12 @@ def parts_of(processor: Any, *, model_type: str | None = None, chat_template: st
         image_processor = processor.image_processor if "image_processor" in processor.get_attributes() else None
         templates = [chat_template, processor.chat_template, tokenizer.chat_template]
         settings = processor.to_dict()
-        video = settings.get("video_processor")
+        video, audio = settings.get("video_processor"), settings.get("feature_extractor")
         config = _config(tokenizer.name_or_path, local_files_only=True) if tokenizer.name_or_path else {}
     elif isinstance(processor, PreTrainedTokenizerBase):
         tokenizer, image_processor = processor, None
         templates = [chat_template, tokenizer.chat_template]
-        settings, video = {}, None
+        settings, video, audio = {}, None, None
     else:
         raise ProcessorError(
             f"expected a transformers processor or tokenizer, got {type(processor).__name__}:"
@@ -113,6 +116,7 @@ def parts_of(processor: Any, *, model_type: str | None = None, chat_template: st
         processor_class=type(processor).__name__,
         processor=processor,
         video_settings=video if isinstance(video, Mapping) else None,
+        audio_settings=audio if isinstance(audio, Mapping) else None,
     )
 
 
@@ -162,7 +166,7 @@ def _has_images(name: str, settings: Mapping[str, Any]) -> bool:
     if "image_processor" in settings:
         return True
     try:
-        BaseImageProcessor.get_image_processor_dict(name)
+        found, _ = BaseImageProcessor.get_image_processor_dict(name)
     except (OSError, ValueError):
         return False
-    return True
+    return "feature_extractor_type" not in found or "image_processor_type" in found  # a file of audio alone

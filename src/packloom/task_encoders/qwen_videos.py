@@ -16,7 +16,7 @@ from packloom.task_encoders.grid_videos import GridVideoRule, Sizing, fit_volume
 from packloom.task_encoders.image_backends import make_resize, pixel_table
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.task_encoders.video_sampling import even_ends, sampling_of, whole_groups
-from packloom.task_encoders.video_settings import with_defaults
+from packloom.task_encoders.video_settings import refuse_unresized, with_defaults
 
 VIDEO_TOKEN = "<|video_pad|>"
 _START, _END = "<|vision_start|>", "<|vision_end|>"
@@ -82,8 +82,10 @@ def qwen2_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRul
     )
     return replace(
         video_rule_of(parts, config, found, sizing),
+        class_name="Qwen2VLVideoProcessor",
         sampling_rule=whole_groups,
         reference_positions=config.rules == "reference",
+        options={"size": _edges(low, high), "cap_pixels_per_frame": config.cap_pixels_per_frame},
     )
 
 
@@ -103,11 +105,20 @@ def qwen3_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRul
     placeholder = VIDEO_TOKEN if config.rules == "transformers" else _START + VIDEO_TOKEN + _END
     return replace(
         video_rule_of(parts, config, found, sizing),
+        class_name="Qwen3VLVideoProcessor",
         placeholder=placeholder,
         sampling_rule=even_ends,
         whole_patches=True,
         stamp=_mean_time,
+        options={
+            "size": _edges(sizing.min_pixels, sizing.max_pixels),
+            "cap_pixels_per_frame": config.cap_pixels_per_frame,
+        },
     )
+
+
+def _edges(low: int, high: int) -> dict[str, int]:
+    return {"shortest_edge": low, "longest_edge": high}
 
 
 def _mean_time(first: float, last: float) -> str:
@@ -142,9 +153,9 @@ def video_rule_of(parts: ProcessorParts, config: VideoConfig, found: SimpleNames
 
     Raises CapabilityError for settings that would leave pixels as they are.
     """
-    if not found.do_resize or not found.do_rescale:
-        raise CapabilityError(f"{parts.name}: the video processor's do_resize or do_rescale is off")
+    refuse_unresized(found, parts.name)
     return GridVideoRule(
+        class_name="",
         placeholder=VIDEO_TOKEN,
         token=VIDEO_TOKEN,
         patch_size=found.patch_size,

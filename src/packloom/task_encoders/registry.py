@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from packloom.errors import ConfigError
+from packloom.errors import CapabilityError, ConfigError
 
 if TYPE_CHECKING:
     from packloom.task_encoders.base import TaskEncoder
@@ -48,6 +48,20 @@ BUILT_IN = {
     "llava": "packloom.task_encoders.llava:LlavaTaskEncoder",
     "llava_next": "packloom.task_encoders.llava:LlavaNextTaskEncoder",
     "llava_onevision": "packloom.task_encoders.llava:LlavaOnevisionTaskEncoder",
+    "qwen2_audio": "packloom.task_encoders.qwen_audio:Qwen2AudioTaskEncoder",
+    "qwen2_5_omni": "packloom.task_encoders.qwen_audio:Qwen2_5OmniTaskEncoder",
+    "qwen2_5_omni_thinker": "packloom.task_encoders.qwen_audio:Qwen2_5OmniTaskEncoder",
+}
+
+#: Models whose rows need more than packloom knows → what is missing. A registered encoder goes first.
+NOT_YET = dict.fromkeys(
+    ("qwen3_omni_moe", "qwen3_omni_moe_thinker"),
+    "the token count of its audio (chunks of 100 mel frames, 13 tokens each) and its positions of audio and video",
+) | {
+    "phi4_multimodal": "the features of its speech extractor and their token count",
+    "voxtral": "the 30-second chunks that its processor cuts audio into and their token count",
+    "granite_speech": "the features of its speech extractor and their token count",
+    "audioflamingo3": "the windows that its processor cuts audio into and their token count",
 }
 
 #: Model types that several families' checkpoints share; there the processor class decides.
@@ -86,6 +100,13 @@ PROCESSOR_CLASSES = {
     "LlavaProcessor": "llava",
     "LlavaNextProcessor": "llava_next",
     "LlavaOnevisionProcessor": "llava_onevision",
+    "Qwen2AudioProcessor": "qwen2_audio",
+    "Qwen2_5OmniProcessor": "qwen2_5_omni",
+    "Qwen3OmniMoeProcessor": "qwen3_omni_moe",
+    "Phi4MultimodalProcessor": "phi4_multimodal",
+    "VoxtralProcessor": "voxtral",
+    "GraniteSpeechProcessor": "granite_speech",
+    "AudioFlamingo3Processor": "audioflamingo3",
 }
 
 logger = logging.getLogger(__name__)
@@ -113,6 +134,7 @@ def find_encoder(*, model_type: str | None, processor_class: str | None, text_on
     """Look in the user's registrations, then in entry points, then among the built-ins.
 
     A tokenizer of an unknown model gets the text encoder, an unknown processor the generic one, which measures it.
+    Raises CapabilityError for the models of NOT_YET.
     """
     by_class = PROCESSOR_CLASSES.get(processor_class or "")
     model_type = SHARED_MODEL_TYPES.get((model_type, processor_class), model_type)
@@ -127,6 +149,11 @@ def find_encoder(*, model_type: str | None, processor_class: str | None, text_on
         found = _lookup(candidate) if candidate else None
         if found is not None:
             return found
+        if candidate in NOT_YET:
+            raise CapabilityError(
+                f"the model type {candidate!r} is not supported: packloom does not know {NOT_YET[candidate]}. Declare a"
+                " family and register it with packloom.register_task_encoder"
+            )
     return _load(GENERIC_TEXT if text_only else GENERIC)
 
 

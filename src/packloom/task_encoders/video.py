@@ -15,7 +15,8 @@ import numpy as np
 
 from packloom.errors import MediaError
 from packloom.task_encoders.images import decode_rgb, read_header
-from packloom.task_encoders.video_container import open_container, pyav, unreadable, video_stream
+from packloom.task_encoders.video_container import check_bytes, open_container, pyav, unreadable, video_stream
+from packloom.task_encoders.video_ebml import missing_bytes
 from packloom.task_encoders.video_rotation import mp4_rotation
 from packloom.types import Media
 
@@ -68,14 +69,18 @@ def read_clip(media: Media) -> Clip:
     """
     if media.frames:
         return _clip_of_frames(media)
-    _check_bytes(media)
+    check_bytes(media)
+    if missing := missing_bytes(media.data):
+        raise MediaError(
+            f"{media.name}: {missing} bytes are missing at its end: the file is cut", code="media.truncated"
+        )
     with open_container(media) as container:
         stream = video_stream(container, media)
         stamps, keys, end = _read_packets(container, stream, media)
         rate = stream.average_rate or stream.guessed_rate
         if not rate or rate <= 0:
             raise _no_rate(media)
-        _check_whole(container, stream, len(stamps), end, media)
+        _check_whole(container, stream, _counted(container, stamps), end, media)
         unit, fps = float(stream.time_base or 0), float(rate)
         rotation = mp4_rotation(media.data)
         sides = (stream.height, stream.width)
@@ -148,14 +153,6 @@ def _no_rate(media: Media) -> MediaError:
     )
 
 
-def _check_bytes(media: Media) -> None:
-    if media.data:
-        return
-    if media.aux is not None:
-        raise MediaError(f"the bytes of {media.name} were not fetched", code="media.not_fetched")
-    raise MediaError(f"{media.name} has no bytes", code="media.unreadable")
-
-
 def _read_packets(
     container: InputContainer, stream: VideoStream, media: Media
 ) -> tuple[tuple[int, ...], tuple[int, ...], float]:
@@ -169,6 +166,8 @@ def _read_packets(
             if packet.size == 0:
                 continue
             stamp = packet.dts if packet.pts is None else packet.pts
+            if stamp is None and packet.stream_index != stream.index and not packet.is_corrupt:
+                continue  # a cover picture has no time
             if packet.is_corrupt or stamp is None:
                 what = "a damaged packet" if packet.is_corrupt else "a packet without a time"
                 raise MediaError(f"{media.name} has {what}: it may be cut", code="media.truncated")
@@ -185,6 +184,13 @@ def _read_packets(
     if len(set(stamps)) < len(stamps):
         raise MediaError(f"{media.name} has two frames at one time", code="media.unreadable", hint="encode it again")
     return tuple(sorted(stamps)), tuple(sorted(keys)), end
+
+
+def _counted(container: InputContainer, stamps: Sequence[int]) -> int:
+    """Frames as the header counts them: an AVI counts those too that are left out, since the one before stays."""
+    if container.format.name != "avi":
+        return len(stamps)
+    return stamps[-1] + (int(np.median(np.diff(stamps))) if len(stamps) > 1 else 1)
 
 
 def _check_whole(container: InputContainer, stream: VideoStream, count: int, end: float, media: Media) -> None:

@@ -33,16 +33,25 @@ class Sampling:
 SamplingRule = Callable[[int, float, Sampling], "list[int]"]
 
 
-def sampling_of(config: VideoConfig, *, fps: float | None, min_frames: int, max_frames: int, group: int) -> Sampling:
-    """The settings where they say something, else the processor's own numbers."""
+def sampling_of(
+    config: VideoConfig,
+    *,
+    fps: float | None,
+    num_frames: int | None = None,
+    min_frames: int,
+    max_frames: int,
+    group: int,
+) -> Sampling:
+    """The settings where they say something, else the processor's own numbers; its ``num_frames`` before its rate."""
     low = min_frames if config.min_frames is None else config.min_frames
     high = max_frames if config.max_frames is None else config.max_frames
     if config.min_frames is None:
         low = min(low, high)
     if config.max_frames is None:
         high = max(low, high)
-    rate = None if config.num_frames is not None else (fps if config.fps is None else config.fps)
-    return Sampling(fps=rate, num_frames=config.num_frames, min_frames=low, max_frames=high, group=group)
+    number = num_frames if config.num_frames is None and config.fps is None else config.num_frames
+    rate = None if number is not None else (fps if config.fps is None else config.fps)
+    return Sampling(fps=rate, num_frames=number, min_frames=low, max_frames=high, group=group)
 
 
 def whole_groups(total: int, rate: float, sampling: Sampling) -> list[int]:
@@ -139,4 +148,5 @@ def frames_of(indices: list[int], seconds: np.ndarray, fps: float) -> Frames:
         indices=tuple(indices),
         seconds=tuple(float(seconds[index]) for index in indices),
         fps=len(indices) / len(seconds) * fps,
+        duration=len(seconds) / fps,
     )

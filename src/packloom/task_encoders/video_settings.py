@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers.utils import cached_file
 
-from packloom.errors import ProcessorError
+from packloom.errors import CapabilityError, ProcessorError
 
 #: Where the settings may stand, if not in processor_config.json; the first that is there counts, as in transformers.
 _FILES = ("video_preprocessor_config.json", "preprocessor_config.json")
@@ -42,3 +42,11 @@ def with_defaults(found: Mapping[str, Any] | None, defaults: Mapping[str, Any]) 
     """The settings as attributes; what the file leaves out or sets to null is as in the class."""
     given = {} if found is None else {key: value for key, value in found.items() if value is not None}
     return SimpleNamespace(**{**defaults, **{key: value for key, value in given.items() if key in defaults}})
+
+
+def refuse_unresized(found: SimpleNamespace, name: str) -> None:
+    """Raises CapabilityError for settings that would leave frames as they are, or crop them."""
+    if not found.do_resize or not found.do_rescale:
+        raise CapabilityError(f"{name}: the video processor's do_resize or do_rescale is off")
+    if getattr(found, "do_center_crop", False):
+        raise CapabilityError(f"{name}: the video processor's do_center_crop is on, which packloom does not know")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
-import torch
 from torch import Tensor
 
+from packloom.collates.media_joins import join
 from packloom.config import SampleLimits
-from packloom.errors import BudgetError, MediaError
+from packloom.errors import BatchError, BudgetError, MediaError
 from packloom.task_encoders.family import ImageLayout, VideoRule
 from packloom.task_encoders.limits import check_pixels
 from packloom.task_encoders.video import Clip, decode_frames, read_clip
@@ -21,11 +21,14 @@ from packloom.types import EncodedMedia, Media
 class VideoLoader:
     """Measures videos by their containers, and decodes and processes only the frames that were chosen.
 
-    ``rule`` is None for an encoder that takes no videos; then it is given none.
+    ``rule`` is None for an encoder that takes no videos: then any is refused, with the reason ``refusal``. ``joins``
+    are those of the family, see ``collates.media_joins``.
     """
 
     name: str
     rule: VideoRule | None
+    refusal: str = ""
+    joins: Mapping[str, str] = field(default_factory=dict)
 
     def measure(self, media: Sequence[Media], limits: SampleLimits) -> list[tuple[EncodedMedia, ImageLayout]]:
         """Each video with its frames and layout, nothing decoded. Raises MediaError or BudgetError."""
@@ -42,8 +45,7 @@ class VideoLoader:
         return measured
 
     def _measure(self, media: Media, limits: SampleLimits) -> tuple[EncodedMedia, ImageLayout]:
-        clip = read_clip(media)
-        rule = self._rule(media)
+        rule, clip = self._rule(media), read_clip(media)
         _check_clip(clip, limits)
         frames = rule.sample(clip)
         layout = rule.measure(media.name, clip.height, clip.width, frames)
@@ -60,9 +62,10 @@ class VideoLoader:
 
     def load(self, media: Sequence[EncodedMedia]) -> dict[str, Tensor]:
         """The tensors of one sample's videos, in order; raises MediaError for damaged or missing frames."""
+        if not media:
+            return {}
         made = [self._load(item) for item in media]
-        keys = self._rule(media[0].media).model_keys if media else ()
-        return {key: torch.cat([tensors[key] for tensors in made]) for key in keys}
+        return joined(self._rule(media[0].media).model_keys, made, self.joins)
 
     def _load(self, item: EncodedMedia) -> dict[str, Tensor]:
         rule = self._rule(item.media)
@@ -85,9 +88,22 @@ class VideoLoader:
     def _rule(self, media: Media) -> VideoRule:
         if self.rule is None:
             raise MediaError(
-                f"{media.name} is a video, which this encoder ({self.name}) does not take", code="media.unsupported"
+                f"{media.name} is video, which this encoder ({self.name}) does not take: {self.refusal}",
+                code="media.unsupported",
             )
         return self.rule
+
+
+def joined(keys: Iterable[str], made: Sequence[Mapping[str, Tensor]], joins: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors of one sample's media as one, in order; raises MediaError for shapes that do not go together."""
+    if len(made) == 1:
+        return {key: made[0][key] for key in keys}
+    try:
+        return {key: join(joins.get(key, "concat"), [tensors[key] for tensors in made]) for key in keys}
+    except BatchError as error:
+        raise MediaError(
+            f"the media of this sample do not fit into one tensor: {error}", code="media.size_differs"
+        ) from error
 
 
 def _check_clip(clip: Clip, limits: SampleLimits) -> None:
