@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 DEV_BIN := $(DEV_VENV)/bin
 BENCH_BIN := $(BENCH_VENV)/bin
 
-.PHONY: help demo test check bench bench-loader bench-throughput bench-convert bench-plan format clean
+.PHONY: help demo test check bench bench-loader bench-throughput bench-convert bench-plan bench-video format clean
 help:
 	@echo "make demo     train a tiny vision-language model on real images through packloom"
 	@echo "make test     run the tests"
@@ -25,6 +25,7 @@ help:
 	@echo "make bench-throughput  compare tokens/s with HF collates, megatron-energon and the floor (not part of make bench)"
 	@echo "make bench-convert  compare the conversion of a Lance dataset with copying the same bytes"
 	@echo "make bench-plan     plan packs for 10 million lengths: time, memory, fill, balance"
+	@echo "make bench-video    compare tokens/s of video rows with the HF video processor and with decoding alone"
 	@echo "make format   rewrite the code in the house format"
 	@echo "make clean    remove the virtual environments and caches"
 
@@ -70,6 +71,12 @@ bench-convert: $(BENCH_VENV)/.packloom-installed
 bench-plan: $(BENCH_VENV)/.packloom-installed
 	@$(BENCH_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[plan]"
 	$(BENCH_BIN)/python benchmarks/plan.py $(ARGS)
+
+# Without torchvision there is no HF video processor: it is then listed as not run.
+bench-video: $(BENCH_VENV)/.packloom-installed
+	@$(BENCH_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[video]" torchvision || \
+		$(BENCH_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[video]"
+	$(BENCH_BIN)/python benchmarks/video.py $(ARGS)
 
 format: $(DEV_VENV)/.packloom-installed
 	$(DEV_BIN)/ruff format .

@@ -22,9 +22,9 @@ from rich.table import Table
 from packloom.config import DataConfig, PackingConfig, SourceConfig
 from packloom.datasets.permutation import make_permutation
 from packloom.loader.feed import OrderedFeed
+from packloom.loader.lengths import Lengths
 from packloom.loader.plan_feed import PlanFeed
 from packloom.loader.plan_file import write_plan
-from packloom.loader.plan_lengths import Lengths
 from packloom.loader.plan_make import pack_costs, plan_epochs
 from packloom.packing import BestFitPacker, Cost, PackLimits
 from packloom.packing.balance import balanced_order, imbalance
@@ -52,7 +52,15 @@ def draw_lengths(count: int, pack_length: int, seed: int) -> Lengths:
     share = np.select(kinds, [generator.uniform(0.4, 0.9, count), generator.uniform(0.3, 0.9, count), 0.0], 0.9)
     tokens = np.clip(tokens, 16, pack_length).astype(np.int32)
     patches = 4 * (tokens * share).astype(np.int32)
-    return Lengths(tokens=tokens, patches=patches, has_media=patches > 0)
+    return Lengths(
+        total=count,
+        numbers=np.arange(count),
+        tokens=tokens,
+        patches=patches,
+        media_tokens=patches // 4,
+        loss_tokens=tokens - patches // 4,
+        has_media=patches > 0,
+    )
 
 
 def measure(lengths: Lengths, packing: PackingConfig, balance_ranks: int, folder: Path) -> Table:

@@ -26,3 +26,10 @@ CONTENDERS = {
     "HF template's assistant mask": Home("collates", "template_mask"),
     "HF collate, repacked": Home("collates", "repacked"),
 }
+
+#: Of benchmarks/video.py, packloom first.
+VIDEO_CONTENDERS = {
+    "packloom": Home("video", "packloom_video", is_packed=True),
+    "HF collate with the HF video processor": Home("video", "hf_video"),
+    "floor, decoding only": Home("video", "decode_floor"),
+}

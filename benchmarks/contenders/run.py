@@ -18,7 +18,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import torch
 
-from contenders.names import CONTENDERS
+from contenders.names import CONTENDERS, VIDEO_CONTENDERS
 from contenders.workload import PACK_LENGTH, Work
 from packloom.bench import measure_batches
 
@@ -27,7 +27,7 @@ _READY = "ready"
 
 def serve(name: str, shards: Path, processor: Path) -> None:
     """Answer each line of stdin; a contender that cannot be imported says why and ends."""
-    home = CONTENDERS[name]
+    home = {**CONTENDERS, **VIDEO_CONTENDERS}[name]
     try:
         make = getattr(importlib.import_module(f"contenders.{home.module}"), home.function)
         work = Work(shards=shards, processor=processor, num_workers=0)
