@@ -9,9 +9,10 @@ from torch import Tensor
 
 from packloom.config import SampleLimits
 from packloom.config_audio import AudioConfig
-from packloom.errors import BudgetError, MediaError
+from packloom.errors import MediaError
 from packloom.task_encoders.audio import decode_sound, read_sound, resampled
 from packloom.task_encoders.family import AudioRule, ImageLayout
+from packloom.task_encoders.limits import check_count, check_seconds, check_tokens
 from packloom.types import EncodedMedia, Media, Sound
 
 
@@ -28,25 +29,14 @@ class AudioLoader:
 
     def measure(self, media: Sequence[Media], limits: SampleLimits) -> list[tuple[EncodedMedia, ImageLayout]]:
         """Each audio with its layout. Raises MediaError or BudgetError."""
-        if limits.max_audios is not None and len(media) > limits.max_audios:
-            raise BudgetError(f"{len(media)} audios; the limit max_audios is {limits.max_audios}", code="budget.audios")
+        check_count(len(media), limits.max_audios, kind="audio")
         measured = [self._measure(item, limits) for item in media]
-        tokens = sum(encoded.num_tokens for encoded, _ in measured)
-        if limits.max_audio_tokens is not None and tokens > limits.max_audio_tokens:
-            raise BudgetError(
-                f"{tokens} audio tokens; the limit max_audio_tokens is {limits.max_audio_tokens}",
-                code="budget.audio_tokens",
-            )
+        check_tokens((encoded for encoded, _ in measured), limits.max_audio_tokens, kind="audio")
         return measured
 
     def _measure(self, media: Media, limits: SampleLimits) -> tuple[EncodedMedia, ImageLayout]:
         rule, sound = self._rule(media), read_sound(media)
-        if limits.max_audio_seconds is not None and sound.seconds > limits.max_audio_seconds:
-            raise BudgetError(
-                f"{media.name} lasts {sound.seconds:.1f} seconds; the limit max_audio_seconds is"
-                f" {limits.max_audio_seconds}",
-                code="budget.audio_seconds",
-            )
+        check_seconds(media.name, sound.seconds, limits.max_audio_seconds, kind="audio")
         layout = rule.measure(media.name, self._length(media, sound))
         encoded = EncodedMedia(
             media=media,

@@ -69,23 +69,27 @@ class ImageLayout:
     advance: int | None = None  # positions that a run takes up; None: up to the largest one in it
 
 
-class ImageRule(Protocol):
-    """The geometry of one processor's images, known from the size alone."""
+class MediaRule(Protocol):
+    """What the rules of all media have: the place that a medium takes in the text, and the tensors that are made."""
 
     @property
     def placeholder(self) -> str:
-        """What the template prints for one image."""
+        """What the template prints for one medium, and the layout's text replaces."""
         ...
 
     @property
     def token(self) -> str:
-        """The media token that is repeated."""
+        """The media token that is repeated; videos may have the one for images."""
         ...
 
     @property
     def model_keys(self) -> tuple[str, ...]:
-        """The image processor's tensors that the model reads."""
+        """The processor's tensors that the model reads."""
         ...
+
+
+class ImageRule(MediaRule, Protocol):
+    """The geometry of one processor's images, known from the size alone."""
 
     @property
     def helper_keys(self) -> tuple[str, ...]:
@@ -113,23 +117,8 @@ class ImageRule(Protocol):
         ...
 
 
-class VideoRule(Protocol):
+class VideoRule(MediaRule, Protocol):
     """The frames and the geometry of one processor's videos, known from a clip's frame times and size alone."""
-
-    @property
-    def placeholder(self) -> str:
-        """What the template prints for one video, and the layout's text replaces."""
-        ...
-
-    @property
-    def token(self) -> str:
-        """The media token that is repeated; it may be the one for images."""
-        ...
-
-    @property
-    def model_keys(self) -> tuple[str, ...]:
-        """The tensors that the model reads."""
-        ...
 
     def sample(self, clip: Clip) -> Frames:
         """Which frames of the clip the model is given."""
@@ -166,23 +155,8 @@ class VideoRule(Protocol):
         ...
 
 
-class AudioRule(Protocol):
+class AudioRule(MediaRule, Protocol):
     """The features and the token counts of one processor's audio, known from its number of samples alone."""
-
-    @property
-    def placeholder(self) -> str:
-        """What the template prints for one audio, and the layout's text replaces."""
-        ...
-
-    @property
-    def token(self) -> str:
-        """The media token that is repeated."""
-        ...
-
-    @property
-    def model_keys(self) -> tuple[str, ...]:
-        """The tensors that the model reads."""
-        ...
 
     @property
     def rate(self) -> int:

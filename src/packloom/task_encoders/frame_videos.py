@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from packloom.config_video import VideoConfig
 from packloom.errors import ConfigError
@@ -27,6 +28,20 @@ from packloom.types import Frames
 
 #: The key of frames that the model takes as images.
 IMAGE_KEY = "pixel_values"
+#: What ``LlavaOnevisionVideoProcessor`` and ``InternVLVideoProcessor`` do where nothing else is set.
+CLIP_FRAMES = {
+    "do_resize": True,
+    "do_center_crop": False,
+    "do_rescale": True,
+    "do_normalize": True,
+    "rescale_factor": 1 / 255,
+    "resample": 3,  # bicubic
+    "image_mean": OPENAI_CLIP_MEAN,
+    "image_std": OPENAI_CLIP_STD,
+    "size": {"height": 384, "width": 384},
+    "num_frames": None,
+    "fps": None,
+}
 
 #: (height, width) of a frame → the sizes that it is resized to, one after the other
 Sizes = Callable[[int, int], "Sequence[tuple[int, int]]"]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
-
 from packloom.config_video import VideoConfig
 from packloom.task_encoders.frame_sampling import UNBOUNDED, middles
-from packloom.task_encoders.frame_videos import FrameVideoRule, one_size, refuse_bounds
+from packloom.task_encoders.frame_videos import CLIP_FRAMES, FrameVideoRule, one_size, refuse_bounds
 from packloom.task_encoders.image_backends import pixel_table
 from packloom.task_encoders.internvl_images import InternVLImageRule
 from packloom.task_encoders.processors import ProcessorParts
@@ -19,29 +17,13 @@ from packloom.task_encoders.video_sampling import sampling_of
 from packloom.task_encoders.video_settings import refuse_unresized, with_defaults
 from packloom.types import Frames
 
-#: ``InternVLVideoProcessor``
-_DEFAULTS = {
-    "do_resize": True,
-    "do_center_crop": False,
-    "do_rescale": True,
-    "do_normalize": True,
-    "rescale_factor": 1 / 255,
-    "resample": 3,  # bicubic
-    "image_mean": OPENAI_CLIP_MEAN,
-    "image_std": OPENAI_CLIP_STD,
-    "size": {"height": 384, "width": 384},
-    "initial_shift": True,
-    "num_frames": None,
-    "fps": None,
-}
-
 logger = logging.getLogger(__name__)
 
 
 def internvl_video_rule(parts: ProcessorParts, config: VideoConfig) -> FrameVideoRule:
     """Each frame as an image of one tile, behind its number."""
     refuse_bounds(config, "internvl")
-    found = with_defaults(parts.video_settings, _DEFAULTS)
+    found = with_defaults(parts.video_settings, {**CLIP_FRAMES, "initial_shift": True})
     refuse_unresized(found, parts.name)
     side = fixed_size(found.size, "size of videos", parts)
     images = InternVLImageRule.from_parts(parts)

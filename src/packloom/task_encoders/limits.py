@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 
 from packloom.config import SampleConfig, SampleLimits
 from packloom.errors import BudgetError
-from packloom.types import EncodedMedia, EncodedSample
+from packloom.types import EncodedMedia, EncodedSample, MediaKind
 
 
 def check_pixels(name: str, height: int, width: int, limits: SampleLimits) -> None:
     """Refuse an image whose header announces more pixels than allowed, before anything is decoded."""
-    if limits.max_pixels is not None and height * width > limits.max_pixels:
-        raise BudgetError(
-            f"{name} is {width}x{height} = {height * width} pixels; the limit max_pixels is {limits.max_pixels}",
-            code="budget.pixels",
-        )
+    what = f"{name} is {width}x{height} = {height * width} pixels"
+    _refuse_above(height * width, limits.max_pixels, what, name="pixels")
 
 
-def check_images(media: list[EncodedMedia], limits: SampleLimits) -> None:
-    """Refuse too many images, or too many image tokens."""
-    if limits.max_images is not None and len(media) > limits.max_images:
-        raise BudgetError(f"{len(media)} images; the limit max_images is {limits.max_images}", code="budget.images")
+def check_seconds(name: str, seconds: float, limit: float | None, *, kind: MediaKind) -> None:
+    """Refuse a video or audio that its header says is longer than ``limit``."""
+    _refuse_above(seconds, limit, f"{name} lasts {seconds:.1f} seconds", name=f"{kind}_seconds")
+
+
+def check_count(number: int, limit: int | None, *, kind: MediaKind) -> None:
+    """Refuse too many media of a kind."""
+    _refuse_above(number, limit, f"{number} {kind}s", name=f"{kind}s")
+
+
+def check_tokens(media: Iterable[EncodedMedia], limit: int | None, *, kind: MediaKind, hint: str = "") -> None:
+    """Refuse media of a kind that take too many tokens together."""
     tokens = sum(item.num_tokens for item in media)
-    if limits.max_image_tokens is not None and tokens > limits.max_image_tokens:
-        raise BudgetError(
-            f"{tokens} image tokens; the limit max_image_tokens is {limits.max_image_tokens}",
-            code="budget.image_tokens",
-        )
+    _refuse_above(tokens, limit, f"{tokens} {kind} tokens", name=f"{kind}_tokens", hint=hint)
+
+
+def _refuse_above(number: float, limit: float | None, what: str, *, name: str, hint: str = "") -> None:
+    if limit is not None and number > limit:
+        raise BudgetError(f"{what}; the limit max_{name} is {limit}", code=f"budget.{name}", hint=hint)
 
 
 def fit_length(sample: EncodedSample, config: SampleConfig, media_ids: np.ndarray) -> EncodedSample:

@@ -16,7 +16,7 @@ from packloom.task_encoders.family import ImageLayout, ImageRule
 from packloom.task_encoders.fast_media import FastMedia
 from packloom.task_encoders.image_backends import run_processor
 from packloom.task_encoders.images import decode_rgb, read_header
-from packloom.task_encoders.limits import check_images, check_pixels
+from packloom.task_encoders.limits import check_count, check_pixels, check_tokens
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.types import EncodedMedia, Media
 
@@ -37,8 +37,9 @@ class ImageLoader:
 
     def measure(self, media: Sequence[Media], limits: SampleLimits) -> list[tuple[EncodedMedia, ImageLayout]]:
         """Each medium with its layout, nothing decoded. Raises MediaError or BudgetError."""
+        check_count(len(media), limits.max_images, kind="image")
         measured = [self._measure(item, limits, len(media)) for item in media]
-        check_images([encoded for encoded, _ in measured], limits)
+        check_tokens((encoded for encoded, _ in measured), limits.max_image_tokens, kind="image")
         return measured
 
     def _measure(self, media: Media, limits: SampleLimits, num_images: int) -> tuple[EncodedMedia, ImageLayout]:

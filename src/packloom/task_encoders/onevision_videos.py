@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
-
 from packloom.config_video import VideoConfig
 from packloom.errors import CapabilityError
 from packloom.task_encoders.frame_sampling import UNBOUNDED, equal_steps
-from packloom.task_encoders.frame_videos import FrameVideoRule, one_size, refuse_bounds
+from packloom.task_encoders.frame_videos import CLIP_FRAMES, FrameVideoRule, one_size, refuse_bounds
 from packloom.task_encoders.image_backends import pixel_table
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.task_encoders.settings_images import fixed_size, named_token, processor_setting
@@ -19,21 +17,6 @@ from packloom.task_encoders.video_sampling import sampling_of
 from packloom.task_encoders.video_settings import refuse_unresized, with_defaults
 from packloom.types import Frames
 
-#: ``LlavaOnevisionVideoProcessor``
-_DEFAULTS = {
-    "do_resize": True,
-    "do_center_crop": False,
-    "do_rescale": True,
-    "do_normalize": True,
-    "rescale_factor": 1 / 255,
-    "resample": 3,  # bicubic
-    "image_mean": OPENAI_CLIP_MEAN,
-    "image_std": OPENAI_CLIP_STD,
-    "size": {"height": 384, "width": 384},
-    "num_frames": None,
-    "fps": None,
-}
-
 
 def onevision_video_rule(parts: ProcessorParts, config: VideoConfig) -> FrameVideoRule:
     """One run of tokens: each frame's, pooled two by two, and a newline at the end.
@@ -41,7 +24,7 @@ def onevision_video_rule(parts: ProcessorParts, config: VideoConfig) -> FrameVid
     Raises CapabilityError for a rate: the model takes clips of equally many frames in one call.
     """
     refuse_bounds(config, "llava_onevision")
-    found = with_defaults(parts.video_settings, _DEFAULTS)
+    found = with_defaults(parts.video_settings, CLIP_FRAMES)
     refuse_unresized(found, parts.name)
     side = fixed_size(found.size, "size of videos", parts)
     sampling = sampling_of(

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from packloom.collates.media_joins import join
 from packloom.config import SampleLimits
-from packloom.errors import BatchError, BudgetError, MediaError
+from packloom.errors import BatchError, MediaError
 from packloom.task_encoders.family import ImageLayout, VideoRule
-from packloom.task_encoders.limits import check_pixels
-from packloom.task_encoders.video import Clip, decode_frames, read_clip
+from packloom.task_encoders.limits import check_count, check_pixels, check_seconds, check_tokens
+from packloom.task_encoders.video import decode_frames, read_clip
 from packloom.types import EncodedMedia, Media
 
 
@@ -32,21 +32,16 @@ class VideoLoader:
 
     def measure(self, media: Sequence[Media], limits: SampleLimits) -> list[tuple[EncodedMedia, ImageLayout]]:
         """Each video with its frames and layout, nothing decoded. Raises MediaError or BudgetError."""
-        if limits.max_videos is not None and len(media) > limits.max_videos:
-            raise BudgetError(f"{len(media)} videos; the limit max_videos is {limits.max_videos}", code="budget.videos")
+        check_count(len(media), limits.max_videos, kind="video")
         measured = [self._measure(item, limits) for item in media]
-        tokens = sum(encoded.num_tokens for encoded, _ in measured)
-        if limits.max_video_tokens is not None and tokens > limits.max_video_tokens:
-            raise BudgetError(
-                f"{tokens} video tokens; the limit max_video_tokens is {limits.max_video_tokens}",
-                code="budget.video_tokens",
-                hint="lower video.fps, video.max_frames or video.max_pixels",
-            )
+        hint = "lower video.fps, video.max_frames or video.max_pixels"
+        check_tokens((encoded for encoded, _ in measured), limits.max_video_tokens, kind="video", hint=hint)
         return measured
 
     def _measure(self, media: Media, limits: SampleLimits) -> tuple[EncodedMedia, ImageLayout]:
         rule, clip = self._rule(media), read_clip(media)
-        _check_clip(clip, limits)
+        check_pixels(clip.name, clip.height, clip.width, limits)
+        check_seconds(clip.name, clip.duration, limits.max_video_seconds, kind="video")
         frames = rule.sample(clip)
         layout = rule.measure(media.name, clip.height, clip.width, frames)
         encoded = EncodedMedia(
@@ -104,12 +99,3 @@ def joined(keys: Iterable[str], made: Sequence[Mapping[str, Tensor]], joins: Map
         raise MediaError(
             f"the media of this sample do not fit into one tensor: {error}", code="media.size_differs"
         ) from error
-
-
-def _check_clip(clip: Clip, limits: SampleLimits) -> None:
-    check_pixels(clip.name, clip.height, clip.width, limits)
-    if limits.max_video_seconds is not None and clip.duration > limits.max_video_seconds:
-        raise BudgetError(
-            f"{clip.name} lasts {clip.duration:.1f} seconds; the limit max_video_seconds is {limits.max_video_seconds}",
-            code="budget.video_seconds",
-        )
