@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import json
 import os
 import sys
+import wave
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -71,6 +74,116 @@ def processor_dir(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], P
         return Path(module.materialize(family, target))
 
     return unpacked
+
+
+#: Marks of Qwen2.5-VL's tokenizer → what the families that hear call the tokens of the same ids.
+_HEARING = {
+    "<|object_ref_start|>": "<|AUDIO|>",
+    "<|object_ref_end|>": "<|audio_bos|>",
+    "<|box_start|>": "<|audio_eos|>",
+    "<|vision_start|>": "<|vision_bos|>",
+    "<|vision_end|>": "<|vision_eos|>",
+    "<|image_pad|>": "<|IMAGE|>",
+    "<|video_pad|>": "<|VIDEO|>",
+}
+_OMNI_TEMPLATE = """{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system
+You are a helpful assistant.<|im_end|>
+{% endif %}<|im_start|>{{ m.role }}
+{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content -%}
+{% if part.type == 'audio' %}<|audio_bos|><|AUDIO|><|audio_eos|>{% elif part.type == 'image' -%}
+<|vision_bos|><|IMAGE|><|vision_eos|>{% elif part.type == 'video' %}<|vision_bos|><|VIDEO|><|vision_eos|>{% else -%}
+{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+@pytest.fixture(scope="session")
+def audio_processor_dir(
+    processor_dir: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """``audio_processor_dir("qwen2_audio")``, or ``"qwen2_5_omni"``: a folder with that family's processor.
+
+    It is made of the classes of transformers, with the settings that the published ones have.
+    """
+    made: dict[str, Path] = {}
+
+    def make(family: str) -> Path:
+        if family not in made:
+            made[family] = _hearing_folder(family, processor_dir("qwen2_5_vl"), tmp_path_factory.mktemp(family))
+        return made[family]
+
+    return make
+
+
+def _hearing_folder(family: str, seeing: Path, target: Path) -> Path:
+    from transformers import AutoTokenizer, Qwen2AudioProcessor, WhisperFeatureExtractor  # noqa: PLC0415
+
+    text = (seeing / "tokenizer.json").read_text(encoding="utf-8")
+    for old, new in _HEARING.items():
+        text = text.replace(json.dumps(old), json.dumps(new))
+    (target / "tokenizer.json").write_text(text, encoding="utf-8")
+    settings = json.loads((seeing / "tokenizer_config.json").read_text(encoding="utf-8"))
+    is_omni = family == "qwen2_5_omni"
+    names = {name.strip("<|>").lower() + "_token": name for name in _HEARING.values()}
+    settings |= {"extra_special_tokens": names} if is_omni else {}
+    (target / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    extractor = WhisperFeatureExtractor(feature_size=128, chunk_length=300 if is_omni else 30)
+    extractor.return_attention_mask = True
+    if not is_omni:
+        tokenizer = AutoTokenizer.from_pretrained(target, local_files_only=True)
+        Qwen2AudioProcessor(feature_extractor=extractor, tokenizer=tokenizer).save_pretrained(target)
+        (target / "config.json").write_text('{"model_type": "qwen2_audio"}', encoding="utf-8")
+        return target
+    processor = json.loads((seeing / "processor_config.json").read_text(encoding="utf-8"))
+    processor |= {"processor_class": "Qwen2_5OmniProcessor", "feature_extractor": extractor.to_dict()}
+    (target / "processor_config.json").write_text(json.dumps(processor), encoding="utf-8")
+    (target / "chat_template.jinja").write_text(_OMNI_TEMPLATE, encoding="utf-8")
+    (target / "config.json").write_text('{"model_type": "qwen2_5_omni"}', encoding="utf-8")
+    return target
+
+
+@pytest.fixture(scope="session")
+def sound() -> Callable[..., bytes]:
+    """``sound(1.5)``: a wav of so many seconds of a tone with noise; ``num_samples`` says it exactly."""
+
+    def make(
+        seconds: float = 1.0, *, num_samples: int | None = None, rate: int = 16_000, channels: int = 1, seed: int = 0
+    ) -> bytes:
+        count = round(seconds * rate) if num_samples is None else num_samples
+        noise = np.random.default_rng(seed).normal(0, 500, (count, channels))
+        tone = 8000 * np.sin(2 * np.pi * 440 * np.arange(count) / rate)[:, None]
+        buffer = io.BytesIO()
+        with wave.open(buffer, "wb") as file:
+            file.setnchannels(channels)
+            file.setsampwidth(2)
+            file.setframerate(rate)
+            file.writeframes((tone + noise).astype("<i2").tobytes())
+        return buffer.getvalue()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def audio_row() -> Callable[..., dict[str, Any]]:
+    """``audio_row(sound(1), ...)``: a raw row with these audios between words, and two answers."""
+
+    def make(*audios: bytes, kind: str = "wav", key: str = "row") -> dict[str, Any]:
+        first: list[dict[str, Any]] = [{"type": "text", "text": "Listen: "}]
+        for index in range(len(audios)):
+            first += [{"type": "audio", "audio": f"{index}.{kind}"}, {"type": "text", "text": f" number {index}, "}]
+        messages = [
+            {"role": "user", "content": [*first, {"type": "text", "text": "what is it?"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "A bell."}]},
+            {"role": "user", "content": [{"type": "text", "text": "Sure?"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "Yes 🙂."}]},
+        ]
+        return {
+            "__key__": key,
+            "json": {"messages": messages},
+            **{f"{n}.{kind}": data for n, data in enumerate(audios)},
+        }
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -31,8 +31,6 @@ GOOD = {
     "plan": [SHARDS, "--processor", PROCESSOR, "--pack-length", "64", "--out", "{new}.parquet", "--workers", "0"],
     "stats": [SHARDS, "--processor", PROCESSOR, "--workers", "0"],
 }
-#: Calls that take seconds: their JSON has a test of its own.
-SLOW = {"bench", "demo", "masks", "plan"}
 #: Command → arguments that name something which is not there.
 WRONG_PATH = {
     "bench": ["--data", SHARDS, "--processor", "./absent"],
@@ -84,7 +82,7 @@ def test_every_command_is_in_the_tables() -> None:
     assert sorted(GOOD) == sorted(WRONG_PATH) == COMMANDS
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in SLOW])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_json_is_all_that_is_said(call: Any, command: str) -> None:
     status, out, err = call(command, *GOOD[command], "--json")
     assert (status, err) == (0, "")
@@ -92,12 +90,11 @@ def test_json_is_all_that_is_said(call: Any, command: str) -> None:
     assert out.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["index", "info", "inspect", "lint", "stats"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_quiet_when_piped(call: Any, command: str) -> None:
     status, out, err = call(command, *GOOD[command])
     assert (status, err) == (0, "")
-    assert "\x1b" not in out
-    assert "\r" not in out
+    assert not {"\x1b", "\r"} & set(out)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -110,6 +107,28 @@ def test_wrong_use_is_one_line_and_status_2(call: Any, command: str, wrong: str,
     assert line.startswith("packloom: error: ")
     assert "absent" in line if wrong == "path" else f"packloom {command} --help" in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong", "said"),
+    [
+        ("stats", ["--cache", "{rows}"], "rows.jsonl/"),  # a file where a folder should be
+        ("plan", ["--cache", "{rows}"], "Not a directory. Name another place"),
+        ("inspect", ["--out", "{shards}"], "name a file such as"),
+        ("lint", ["--processor", "{shards}"], "cannot load a processor"),
+        ("plan", ["--config", "{binary}"], "is not plain YAML"),
+    ],
+)
+def test_what_else_users_get_wrong(
+    call: Any, command: str, wrong: list[str], said: str, places: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "binary.yaml").write_bytes(b"\x80\xff")
+    places["binary"] = str(tmp_path / "binary.yaml")
+    good = GOOD[command][1:] if "--config" in wrong else GOOD[command]  # a config names the data itself
+    status, out, err = call(command, *good, *wrong)
+    assert (status, out) == (2, "")
+    [line] = err.splitlines()
+    assert said in line
 
 
 def test_the_command_line_as_a_whole(call: Any) -> None:
@@ -139,7 +158,7 @@ def test_completion(places: dict[str, str]) -> None:
     assert "lint" in done.stdout.split()
 
 
-@pytest.mark.parametrize("command", ["index", "inspect", "stats"])
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"bench", "info", "lint"}))  # which write nothing
 def test_ctrl_c_leaves_nothing_half_written(
     call: Any, command: str, places: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,10 +167,10 @@ def test_ctrl_c_leaves_nothing_half_written(
 
     before = snapshot(Path(places["shards"]))
     monkeypatch.setattr(packloom.datasets.files.os, "replace", interrupt)  # as late as can be
-    rest = {"index": ["--rebuild"], "stats": ["--plot", "{new}.png"]}.get(command, [])
-    status, out, err = call(command, *GOOD[command], *rest)
-    assert (status, out, err) == (130, "", "")
-    assert list(tmp_path.iterdir()) == []
+    rest = {"index": ["--rebuild"], "masks": ["--snapshot", "{new}.json"], "stats": ["--plot", "{new}.png"]}
+    status, _, err = call(command, *GOOD[command], *rest.get(command, []))
+    assert (status, err) == (130, "")
+    assert [name for name in snapshot(tmp_path) if not name.endswith("/lock")] == []
     assert snapshot(Path(places["shards"])) == before
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import itertools
 import json
 import re
 import subprocess
@@ -21,7 +20,7 @@ import torch
 import webdataset as wds
 
 import packloom
-from packloom.datasets import SafeMap, write_shards
+from packloom.datasets import SafeMap, read_shard, write_shards
 from packloom.errors import ConfigError, TooManyErrors
 from packloom.loader import LoaderDataset
 
@@ -67,6 +66,20 @@ def rows(batch: Mapping[str, Any], labels: str = "labels") -> list[Sample]:
 
 def all_rows(batches: Iterable[Mapping[str, Any]]) -> list[Sample]:
     return sorted(row for batch in batches for row in rows(batch))
+
+
+def check_equal(
+    batches: Iterable[Mapping[str, Any]], encoder: packloom.TaskEncoder, shards: Path, **layout: Any
+) -> None:
+    """All fields of each batch, masks, positions, bounds and pixels too, are those of its samples collated here."""
+    raws = {raw["__key__"]: raw for path in shards.glob("*.tar") for raw in read_shard(str(path))}
+    for batch in batches:
+        samples = [encoder.encode_sample(raws[key]) for key in batch["sample_keys"]]
+        wanted = encoder.collate(encoder.batch(samples), **layout)
+        assert batch.keys() == wanted.keys()
+        for name, value in wanted.items():
+            is_same = torch.equal(batch[name], value) if isinstance(value, torch.Tensor) else batch[name] == value
+            assert is_same, name
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +215,8 @@ def test_energon(encoder: packloom.TaskEncoder, shards: Path, expected: list[Sam
     assert sorted(key for batch in padded for key in batch["sample_keys"]) == sorted(
         key for batch in padded for key in batch.__key__
     )
+    check_equal(padded, encoder, shards, layout="padded")
+    assert "pixel_values" in padded[0]
     states: Any = loader(batch_size=3, shuffle_buffer_size=4, task_encoder=as_energon(encoder))
     assert [rows(batch) for batch in islice(states, 2)] == [rows(batch) for batch in padded[:2]]
     again = loader(batch_size=3, shuffle_buffer_size=4, task_encoder=as_energon(encoder))
@@ -214,11 +229,11 @@ def test_energon(encoder: packloom.TaskEncoder, shards: Path, expected: list[Sam
 
     pairs = as_energon(encoder, layout="packed", group_lengths=in_pairs)
     packed = list(loader(batch_size=None, packing_buffer_size=5, shuffle_buffer_size=None, task_encoder=pairs))
-    found = []
-    for batch in packed:
-        bounds = batch["cu_seqlens_q"].tolist()
-        found += [tuple(batch["input_ids"][0, low:high].tolist()) for low, high in itertools.pairwise(bounds)]
-    assert sorted(found) == [tokens for tokens, _ in expected]
+    assert sorted(key for batch in packed for key in batch["sample_keys"]) == sorted(
+        key for batch in padded for key in batch["sample_keys"]
+    )
+    check_equal(packed, encoder, shards, layout="packed")
+    assert packed[0].keys() >= {"cu_seqlens_q", "position_ids", "loss_mask", "pixel_values", "image_grid_thw"}
     assert {batch["source_sample_num"] for batch in packed} >= {1, 2}
     losing = as_energon(encoder, layout="packed", group_lengths=lambda lengths: [[0]])
     with pytest.raises(Exception, match="each position must be in one group"):

@@ -21,6 +21,7 @@ from PIL import ImageFile
 
 import packloom
 from packloom.datasets import build_index, open_dataset, read_shard
+from packloom.datasets.tar_walk import ShardFile
 from packloom.errors import ConfigError, CookError, ReadError, ShardError
 from packloom.task_encoders.cookers import cook
 
@@ -170,6 +171,64 @@ def test_a_member_of_ten_gigabytes(tmp_path: Path) -> None:
     assert [sample["__key__"] for sample in samples] == ["a"]
     assert [fault.code for _, fault in indexed.faults()] == ["read.truncated"]
     assert peak < 100 << 20
+
+
+def header(name: bytes, kind: bytes, size: bytes = b"00000000001") -> bytes:
+    """A tar header with a right checksum."""
+    block = bytearray(name.ljust(124, b"\0") + size.ljust(12, b"\0") + b" " * 20 + kind).ljust(512, b"\0")
+    block[257:265] = b"ustar\00000"
+    return bytes(block[:148] + b"%06o\0 " % sum(block) + block[156:])
+
+
+def pax(text: bytes) -> bytes:
+    return header(b"p", b"x", b"%011o" % len(text)) + text.ljust(-(-len(text) // 512) * 512, b"\0")
+
+
+EXPLOITS = {
+    "symbolic link": (header(b"b.0.jpg", b"2", b"0"), "read.special_member"),
+    "hard link": (header(b"b.0.jpg", b"1", b"0"), "read.special_member"),
+    "device": (header(b"b.0.jpg", b"3", b"0"), "read.special_member"),
+    "sparse": (header(b"b.0.jpg", b"S") + bytes(512), "read.special_member"),
+    "name with NUL": (pax(b"17 path=b.0\0.jpg\n") + header(b"b", b"0") + bytes(512), "read.unsafe_key"),
+    "absolute name": (pax(b"15 path=/b.jpg\n") + header(b"b", b"0") + bytes(512), "read.unsafe_key"),
+    "drive": (header(b"C:\\b.jpg", b"0") + bytes(512), "read.unsafe_key"),
+    "long name of 8 GB": (header(b"b", b"L", b"77777777777") + bytes(512), "read.header"),
+    "extended header of 8 GB": (header(b"b", b"x", b"77777777777") + bytes(512), "read.header"),
+    "negative size": (pax(b"14 size=-1024\n") + header(b"b.jpg", b"0") + bytes(512), "read.header"),
+    "3000 headers in a chain": (
+        (header(b"b", b"L") + b"b".ljust(512, b"\0")) * 3000 + header(b"b", b"0") + bytes(512),
+        "read.header",
+    ),
+    "300 headers, again and again": (
+        ((header(b"b", b"L") + b"b".ljust(512, b"\0")) * 300 + bytes(512)) * 8,
+        "read.header",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPLOITS)
+def test_members_that_are_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Refused, whether an index is made or not, in few steps, and the samples before and behind arrive or are named."""
+    data, code = EXPLOITS[name]
+    reads: list[int] = []
+    original = ShardFile.read
+    monkeypatch.setattr(ShardFile, "read", lambda self, size=-1: reads.append(size) or original(self, size))
+    good = {key: header(key.encode() + b".json", b"0") + b"1".ljust(512, b"\0") for key in "ac"}
+    path = tmp_path / "s" / "s.tar"
+    path.parent.mkdir()
+    path.write_bytes(good["a"] + data + good["c"] + bytes(10240))
+    items = list(read_shard(str(path)))
+    found = {item.key if isinstance(item, ReadError) else item["__key__"] for item in items}
+    assert {item.code for item in items if isinstance(item, ReadError)} == {code}
+    assert found >= {"a", "c"}
+    assert max(reads) <= 1 << 20
+    assert len(reads) < 4 * len(data) // 512 + 100
+    assert len(items) < 20
+    monkeypatch.undo()
+    build_index(path.parent)
+    dataset = open_dataset(path.parent)
+    assert {raw["__key__"] for raw in dataset} == {item["__key__"] for item in items if isinstance(item, dict)}
+    assert {fault.code for _, fault in dataset.faults()} == {code}
 
 
 def test_members_over_the_limit(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def rows(encoders: dict[type[TaskEncoder], list[str]]) -> str:
         "media tokens",
         "data may spell",
         "token tensor",
-        "image tensors",
+        "media tensors",
         "positions",
         "packing",
     ]
@@ -126,11 +126,14 @@ def _who(model_types: Sequence[str]) -> str:
 
 
 def _tensors(family: Family) -> str:
-    """The image tensors of a family's rule, where the rule's class names them."""
-    made = family.image_rule and get_type_hints(getattr(family.image_rule, "__func__", family.image_rule)).get("return")
-    fields = getattr(made, "__dataclass_fields__", {})
-    keys = fields["model_keys"].default if "model_keys" in fields else ()
-    return _code(keys if isinstance(keys, tuple) else ())
+    """The tensors of a family's images and audio, where the class of a rule names them."""
+    keys: list[str] = []
+    for rule in (family.image_rule, family.audio_rule):
+        made = rule and get_type_hints(getattr(rule, "__func__", rule)).get("return")
+        fields = getattr(made, "__dataclass_fields__", {})
+        named = fields["model_keys"].default if "model_keys" in fields else ()
+        keys += named if isinstance(named, tuple) else ()
+    return _code(keys)
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

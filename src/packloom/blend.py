@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,7 +40,10 @@ class Leaf:
     def __post_init__(self) -> None:
         if not self.path:
             raise ConfigError("a leaf of a blend needs a path: a folder of shards, a tar file or a brace pattern")
+        # the dataclass is frozen for its users; paths are brought to one type while it is made
+        object.__setattr__(self, "path", _plain_path(self.path))
         _check_share(self, f"leaf {self.path!r}")
+        _check_subflavors(self, f"leaf {self.path!r}")
         if self.subset is not None:
             parse_range(self.subset, where=f"leaf {self.path!r}")
 
@@ -65,6 +70,7 @@ class Blend:
         if not self.of:
             raise ConfigError("a blend needs at least one leaf")
         _check_share(self, f"a {self.kind} blend")
+        _check_subflavors(self, f"a {self.kind} blend")
         for place, child in enumerate(self.of):
             self._check_child(place, child)
         if self.subset is not None and parse_range(self.subset, where=f"a {self.kind} blend").start is not None:
@@ -169,6 +175,25 @@ def _check_share(node: Leaf | Blend, where: str) -> None:
             continue
         if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
             raise ConfigError(f"{where}: {name} must be a number above zero, got {value!r}; leave out what has none")
+
+
+def _plain_path(path: object) -> str | tuple[str, ...]:
+    """The path, or the tuple of them, as text."""
+    if isinstance(path, (str, os.PathLike)):
+        return str(path)
+    if isinstance(path, (list, tuple)) and all(isinstance(item, (str, os.PathLike)) for item in path):
+        return tuple(map(str, path))
+    raise ConfigError(f"a leaf's path must be a path or a tuple of paths, got {path!r}")
+
+
+def _check_subflavors(node: Leaf | Blend, where: str) -> None:
+    """They are part of the fingerprint, which must be the same in every process: so only plain data."""
+    if not isinstance(node.subflavors, Mapping):
+        raise ConfigError(f"{where}: subflavors must be a mapping, got {node.subflavors!r}")
+    try:
+        json.dumps(dict(node.subflavors), sort_keys=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: subflavors must hold texts, numbers, lists and mappings only: {error}") from error
 
 
 def _flatten(

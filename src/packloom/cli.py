@@ -44,8 +44,10 @@ def main() -> None:
         if not error.format_message():  # type: ignore[attr-defined]
             sys.exit(2)  # there was no command: the help was shown
         _fail(_explain(error))
-    except (PackloomError, OSError) as error:  # OSError: a folder that cannot be written, a full disk
+    except PackloomError as error:
         _fail(str(error))
+    except OSError as error:  # a folder that cannot be written, a full disk
+        _fail(_explain_system(error))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(_INTERRUPTED)
     sys.exit(status or 0)
@@ -61,6 +63,13 @@ def _explain(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "packloom"
     return f"{error.format_message().rstrip('.')}: see `{command} --help`"  # type: ignore[attr-defined]
+
+
+def _explain_system(error: OSError) -> str:
+    """What the system refused, and what to look at."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}. Name another place, or see to it that this one may be used"
 
 
 def _print_version(wanted: bool) -> None:

@@ -293,7 +293,7 @@ class DataConfig:
             data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not plain YAML: {error}") from error
         if not isinstance(data, Mapping):
             raise ConfigError(f"{path} must hold a mapping with the stages source, sample, packing, loader")

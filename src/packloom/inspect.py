@@ -38,9 +38,14 @@ def describe(sample: EncodedSample) -> str:
     trained = int(sample.loss_mask.sum())
     lines = [f"sample {sample.key!r}: {sample.num_tokens} tokens, {trained} trained on, {len(sample.media)} media"]
     for item in sample.media:
-        size = f"{item.width}×{item.height} px"
-        lines.append(f"  {item.media.kind} {item.media.name}: {size}{_times(item)} → {item.num_tokens} tokens")
+        lines.append(f"  {item.media.kind} {item.media.name}: {_size(item)}{_times(item)} → {item.num_tokens} tokens")
     return "\n".join(map(printable, lines))
+
+
+def _size(item: EncodedMedia) -> str:
+    if item.sound is not None:
+        return f"{item.sound.seconds:.2f} s at {item.sound.rate} Hz"
+    return f"{item.width}×{item.height} px"
 
 
 def _times(item: EncodedMedia) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from packloom.errors import ConfigError
-from packloom.report.arguments import AsJson, Aux, Data, IndexDir, MaxPixels, MinPixels, Split, data_spec
+from packloom.report.arguments import AsJson, Aux, Data, EncoderConfig, IndexDir, MaxPixels, MinPixels, Split, data_spec
 from packloom.report.spec import EncoderSpec
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def inspect(
     text: Annotated[bool, typer.Option("--text", help="Print the samples here instead of writing a page.")] = False,
     min_pixels: MinPixels = None,
     max_pixels: MaxPixels = None,
+    config: EncoderConfig = None,
     index_dir: IndexDir = None,
     split: Split = None,
     aux: Aux = None,
@@ -50,7 +51,7 @@ def inspect(
 
     if not text and (out.is_dir() or not out.parent.is_dir()):
         raise ConfigError(f"--out {out} is a folder, or in one that is not there: name a file such as inspect.html")
-    spec = EncoderSpec(processor=processor, min_pixels=min_pixels, max_pixels=max_pixels)
+    spec = EncoderSpec(processor=processor, min_pixels=min_pixels, max_pixels=max_pixels, config=config)
     choice = Choice(
         num_samples=samples, keys=tuple(key or ()), pack_length=pack_length, segment_multiple=segment_multiple
     )

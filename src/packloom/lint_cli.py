@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,6 +14,7 @@ from packloom.report.arguments import (
     AsJson,
     Aux,
     Data,
+    EncoderConfig,
     IndexDir,
     MaxPixels,
     MinPixels,
@@ -38,6 +39,7 @@ def lint(
     max_length: Annotated[int | None, typer.Option(min=1, help="Tokens that a sample may have.")] = None,
     min_pixels: MinPixels = None,
     max_pixels: MaxPixels = None,
+    config: EncoderConfig = None,
     index_dir: IndexDir = None,
     split: Split = None,
     aux: Aux = None,
@@ -52,7 +54,12 @@ def lint(
     # Here, so that --help answers without loading torch.
     from packloom.report.lint import lint as run  # noqa: PLC0415
 
-    limits = {"max_length": max_length, "min_pixels": min_pixels, "max_pixels": max_pixels}
+    limits: dict[str, Any] = {
+        "max_length": max_length,
+        "min_pixels": min_pixels,
+        "max_pixels": max_pixels,
+        "config": config,
+    }
     if processor is None and any(limits.values()):
         named = ", ".join(f"--{name.replace('_', '-')}" for name, value in limits.items() if value)
         raise ConfigError(f"{named} means nothing without --processor: name the model's processor too")

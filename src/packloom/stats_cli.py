@@ -15,6 +15,7 @@ from packloom.report.arguments import (
     AsJson,
     Aux,
     Data,
+    EncoderConfig,
     IndexDir,
     MaxPixels,
     MinPixels,
@@ -52,10 +53,14 @@ def stats(
     ] = 0,
     min_pixels: MinPixels = None,
     max_pixels: MaxPixels = None,
+    config: EncoderConfig = None,
     index_dir: IndexDir = None,
     split: Split = None,
     aux: Aux = None,
     workers: Workers = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps lengths for the next time; default: none are kept.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw it into this .png, .svg, .pdf or .html file.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,7 +76,7 @@ def stats(
         check_plot(plot)  # before the work
     found = measure_stats(
         data_spec(data, index_dir, split, aux),
-        EncoderSpec(processor=processor, min_pixels=min_pixels, max_pixels=max_pixels),
+        EncoderSpec(processor=processor, min_pixels=min_pixels, max_pixels=max_pixels, config=config),
         Shape(
             pack_lengths=tuple(pack_length or (8192,)),
             micro_batch_sizes=tuple(micro_batch or ()),
@@ -82,6 +87,7 @@ def stats(
         ),
         limit=limit or None,
         num_workers=num_workers(workers),
+        cache_dir=None if cache is None else str(cache),
     )
     if plot is not None:
         write_plot(found, plot)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,7 @@ CODE = [
     ("{path: a, __function__: os.system}", r"blend.yaml.__function__: 'os.system' refers to code"),
     ("blend: [{path: a}, {path: b, __class__: x.Y}]", r"blend.yaml.blend\[1\].__class__: 'x.Y' refers to code"),
     ("{path: a, subflavors: {f: {__function__: os.system}}}", r"subflavors.f.__function__: .* refers to code"),
+    ("{path: a, subflavors: {f: [{__function__: os.system}]}}", r"subflavors.f\[0\].__function__: .* refers to code"),
     ("{path: a, task_encoder: x.Y}", r"blend.yaml.task_encoder: .* refers to code"),
     ("{path: a, cooker: x.cook}", r"cooker: .* refers to code"),
     ("{path: a, dataset_config: d.yaml}", r"dataset_config: .* refers to code"),
@@ -142,6 +144,12 @@ def test_code_is_refused_and_never_runs(blend_file: Write, tmp_path: Path, text:
 
 
 FAULTS = [
+    ("{path: a, subflavors: [x]}", r"blend.yaml.subflavors must be a mapping, got \['x'\]"),
+    ("{path: a, subflavors: x}", "blend.yaml.subflavors must be a mapping, got 'x'"),
+    ("{path: a, subflavors: {x: !!set {y}}}", "subflavors.x: .* is a set: write it as a text, in quotes"),
+    ("{path: a, subflavors: {x: 2020-01-01}}", "subflavors.x: .* is a date: write it as a text, in quotes"),
+    ("{path: a, aux: {1: b}}", "blend.yaml.aux: an alias must be a text, got 1"),
+    ("{<<: {path: a}}", "merge keys .* are not read"),
     ("[]", "must be a mapping"),
     ("{blend: [], subset: 3}", r"subset must be a mapping"),
     ("{blend: []}", r"blend.yaml.blend: a blend needs at least one leaf"),
@@ -181,6 +189,18 @@ def test_very_deep_and_very_many(blend_file: Write) -> None:
     blend_file("path: a", "4.yaml")
     with pytest.raises(ConfigError, match="more than 2000 leaves"):
         load_blend(blend_file("path: 0.yaml"))
+
+
+def test_paths_and_subflavors_in_python() -> None:
+    assert Leaf(path=Path("a") / "b").path == "a/b"
+    assert Leaf(path=[Path("a"), "b"]).path == ("a", "b")
+    for make in (Leaf, partial(Blend, of=(Leaf(path="a"),))):
+        settings = {"path": "a"} if make is Leaf else {}
+        for subflavors in ({"x": {1, 2}}, {"x": object()}, {"x": b""}, "x"):
+            with pytest.raises(ConfigError, match="subflavors must "):
+                make(**settings, subflavors=subflavors)
+    with pytest.raises(ConfigError, match="a leaf's path must be a path or a tuple of paths, got 3"):
+        Leaf(path=3)
 
 
 def test_blends_in_python_are_checked() -> None:

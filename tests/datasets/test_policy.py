@@ -76,7 +76,7 @@ def test_the_quarantine_file_is_appended_line_by_line(tmp_path: Path) -> None:
         lines = path.read_text(encoding="utf-8").splitlines()
         assert json.loads(lines[-1]) == {
             "key": key, "source": "s.tar", "stage": "encode", "code": "cook.image_count",
-            "reason": 'two\nlines "quoted"', "epoch": 0, "offset": None,
+            "reason": 'two\nlines "quoted"', "epoch": 0, "offset": None, "dataset": "",
         }  # fmt: skip
         quarantine.close()
     assert len(lines) == 2

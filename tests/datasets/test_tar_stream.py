@@ -79,7 +79,10 @@ def test_tars_one_after_the_other() -> None:
         {"__key__": "d", "txt": b"z"},
         {"__key__": "e", "txt": b"w"},
     ]
-    assert read(second + b"#!/bin/sh" * 100) == [{"__key__": "d", "txt": b"z"}, ("s", "read.header")]
+    assert read(tar(*MEMBERS[:3], ("b.json", b""), ("b.0.jpg", b"")) + b"#!/bin/sh" * 100) == [
+        SAMPLES[0],
+        ("b", "read.header"),
+    ]
 
 
 def test_every_cut_costs_the_sample_that_it_falls_into() -> None:
@@ -133,7 +136,7 @@ def test_a_header_that_claims_gigabytes_is_no_reason_to_read_them() -> None:
     stream = Forwards(bytes(header) + bytes(1 << 16))
     [fault] = read_stream(stream, "s", first=0, step=1, max_member_bytes=1 << 40)
     assert isinstance(fault, ReadError)
-    assert fault.code == "read.not_tar"
+    assert fault.code == "read.header"
     assert stream.largest <= 1 << 20
 
 
@@ -150,11 +153,34 @@ def test_reading_goes_on_behind_a_damaged_header() -> None:
             data[offsets[name] : offsets[name] + 512] = fill * 512
         return read(bytes(data))
 
-    for fill, code in ((b"\xff", "read.header"), (b"\0", "read.header")):
-        lost = [("2", code), ("3", code)]  # both neighbours: nothing tells which of them the member was of
-        assert damaged("2.jpg", fill=fill) == [*samples[:2], *lost, *samples[4:]]
-        assert damaged("3.json", fill=fill) == [*samples[:2], *lost, *samples[4:]]
-        assert damaged("1.jpg", "2.jpg", fill=fill)[-2:] == samples[4:]
-        found = damaged("5.jpg", fill=fill)
-        assert found[:5] == samples[:5]
-        assert [key for key, _ in found[5:]] == ["5"]
+    for fill in (b"\xff", b"\0"):
+        lost = [(str(n), "read.header") for n in range(6)]
+        # too early to tell what all have: both neighbours
+        assert damaged("2.jpg", fill=fill) == [*samples[:2], *lost[2:4], *samples[4:]]
+        # later the neighbour that has what all had is whole
+        assert damaged("4.jpg", fill=fill) == [*samples[:4], lost[4], samples[5]]
+        assert damaged("5.json", fill=fill) == [*samples[:5], lost[5]]
+        assert damaged("4.json", "4.jpg", fill=fill) == [*samples[:4], samples[5], ("s", "read.header")]
+        assert damaged("5.jpg", fill=fill) == [*samples[:5], lost[5]]
+        assert damaged("0.json", fill=fill) == [lost[0], *samples[1:]]
+        assert damaged("0.json", "0.jpg", fill=fill)[1:] == samples[2:]
+
+
+def test_half_a_sample_never_arrives() -> None:
+    """Wherever a header or an end mark is spoilt, what arrives is whole, and what does not is named."""
+    members = [
+        (f"{n}.{part}", bytes(n % 2) + b"x" * (1100 * (n % 2))) for n in range(8) for part in ("json", "jpg", "txt")
+    ]
+    data = tar(*members)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        found = [(member.name.split(".")[0], member.offset) for member in archive]
+    for key, offset in found:
+        for fill in (b"\xff", b"\0"):
+            items = read(data[:offset] + fill * 512 + data[offset + 512 :])
+            whole = {item["__key__"] for item in items if isinstance(item, dict)}
+            named = {item[0] for item in items if isinstance(item, tuple)}
+            assert all(len(item) == 4 for item in items if isinstance(item, dict)), (offset, items)
+            assert key in named
+            assert whole | named == {str(n) for n in range(8)}
+            assert whole >= {str(n) for n in range(8) if n > int(key) + 1 or n < int(key) - 1}
+            assert len(items) == 8

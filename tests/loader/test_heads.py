@@ -19,6 +19,9 @@ from packloom.errors import ReadError
 from packloom.loader.feed import LaneFeed
 from packloom.loader.feeds import make_feed
 from packloom.loader.heads import png_header, read_heads
+from packloom.loader.plan_make import make_plan
+from packloom.report.spec import DataSpec, EncoderSpec
+from packloom.report.stats import measure_stats
 from packloom.task_encoders import cook
 from packloom.types import RawSample
 
@@ -53,12 +56,7 @@ def encoder(processor_dir: Callable[[str], Path]) -> TaskEncoder:
 
 def test_the_same_lengths_though_images_are_damaged(feed: LaneFeed, encoder: TaskEncoder, tmp_path: Path) -> None:
     whole = [encoder.encode_sample(feed.read(number)) for number in range(7)]
-    [shard] = (tmp_path / "shards").glob("*.tar")
-    data = bytearray(shard.read_bytes())
-    for number in range(6):
-        start = data.index(picture(number))
-        data[start : start + 40] = bytes(40)  # no header is left
-    shard.write_bytes(data)
+    damage(tmp_path / "shards")
     with pytest.raises(ReadError):
         feed.read(0)
     heads = list(read_heads(feed, range(7), encoder))
@@ -70,6 +68,30 @@ def test_the_same_lengths_though_images_are_damaged(feed: LaneFeed, encoder: Tas
     assert [sample.input_ids.tolist() for sample in found] == [sample.input_ids.tolist() for sample in whole]
     assert [sample.num_patches for sample in found] == [sample.num_patches for sample in whole]
     assert len({sample.num_patches for sample in whole}) > 4
+
+
+def damage(shards: Path) -> None:
+    [shard] = shards.glob("*.tar")
+    data = bytearray(shard.read_bytes())
+    for number in range(6):
+        start = data.index(picture(number))
+        data[start : start + 40] = bytes(40)  # no header is left
+    shard.write_bytes(data)
+
+
+def test_stats_and_plans_touch_no_media(feed: LaneFeed, processor_dir: Callable[[str], Path], tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path, processor = str(tmp_path / "shards"), str(processor_dir("qwen2_vl"))
+    whole = [TaskEncoder.from_pretrained(processor).encode_sample(feed.read(number)) for number in range(7)]
+    damage(tmp_path / "shards")  # who reads an image gets an error
+
+    stats = measure_stats(DataSpec(path=(path,)), EncoderSpec(processor=processor))
+    assert stats.lengths.tokens.tolist() == [sample.num_tokens for sample in whole]
+    assert stats.lengths.patches.tolist() == [sample.num_patches for sample in whole]
+    assert not stats.lengths.faults
+    encoder = TaskEncoder.from_pretrained(processor)
+    report = make_plan(path, encoder, tmp_path / "plan.parquet", pack_length=4096, micro_batch_size=1)
+    assert (report.num_samples, report.num_measured) == (7, 7)
 
 
 def own_cooker(raw: RawSample) -> Any:

@@ -25,12 +25,18 @@ from pathlib import Path
 sys.path[:0] = [{tests!r}, {folder!r}]
 
 if __name__ == "__main__":  # a spawned process imports what it needs itself
+    import lance
     import lance_maker
+    import packloom.loader.heads
     import packloom.loader.sample_store
     from fake_chat import ChatEncoder
     from packloom.datasets.convert import ConvertConfig, RunSettings, convert
+    from packloom.config import DataConfig, LoaderConfig, SourceConfig
+    from packloom.datasets.aux_media import AuxLibrary
     from packloom.datasets.convert.runners import InProcess
     from packloom.loader import build_loader
+    from packloom.loader.feeds import make_finite_feed
+    from packloom.loader.lengths import measure_lengths
 
 
 def batches(source, state=None, **settings):
@@ -49,6 +55,22 @@ def batches(source, state=None, **settings):
 
 def views(source, **settings):
     return [view for view, _ in batches(source, **settings)]
+
+
+def lengths(address):
+    config = DataConfig(source=SourceConfig(path=address), loader=LoaderConfig(layout="padded"))
+    library = AuxLibrary()
+    found = measure_lengths(make_finite_feed(config, library), ChatEncoder(), config, library)
+    return [found.tokens.tolist(), found.patches.tolist(), found.refused]
+
+
+def only_small(read):
+    def reading(*args, **options):
+        found = list(read(*args, **options))
+        if any(len(data or b"") > 16 << 10 for _, data in found):
+            raise OSError("an image was read as a whole")
+        return found
+    return reading
 
 
 def both(address, **config):
@@ -76,6 +98,11 @@ if __name__ == "__main__":
     result["late"] = views("blob_v2.lance")
     result["late_v1"] = views("blob_v1.lance")
     result["longest_at_encoding"] = ChatEncoder.longest
+    packloom.loader.heads.reads_headers_only = lambda encoder: False
+    whole = lengths("blob_v2.lance")
+    packloom.loader.heads.reads_headers_only = lambda encoder: True
+    lance.LanceDataset.read_blobs = only_small(lance.LanceDataset.read_blobs)
+    result["lengths"] = [whole, lengths("blob_v2.lance"), lengths("blob_v1.lance")]
     print(json.dumps(result))
 """
 _ENCODER = '''
@@ -163,6 +190,13 @@ def test_the_same_batches_as_from_shards_and_at_every_resume(found: dict[str, An
 def test_blobs_are_taken_after_packing(found: dict[str, Any]) -> None:
     assert found["late"] == found["late_v1"] == found["whole"][0]
     assert 10_000 < found["longest_at_encoding"] <= 16 << 10  # heads, of images that are larger
+
+
+def test_lengths_do_without_the_images(found: dict[str, Any]) -> None:
+    whole, heads, heads_v1 = found["lengths"]
+    assert heads == heads_v1 == whole
+    assert [len(heads[0]), sum(heads[1]), heads[2]] == [24, 16, {}]
+    assert min(heads[0]) > 1
 
 
 @pytest.mark.parametrize("kind", ["joined", "paths"])

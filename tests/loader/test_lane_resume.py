@@ -242,6 +242,11 @@ def test_states_of_ranks(write: Fixture, encoder_class: Any, build_ranks: Fixtur
         merge_states([*states[:3], states[0]])
     with pytest.raises(StateError, match="rank 0 and rank 3 do not belong together: batch is 12 and 16"):
         merge_states([*states[:3], late])
+    other = {**states[2], "version": 2, "batch": 99}  # whatever its digest means there
+    with pytest.raises(StateError, match="of rank 2 has version 2, and states of version 1 are merged here"):
+        merge_states([*states[:2], other, states[3]])
+    with pytest.raises(StateError, match=r"its digest is .*, its content gives "):
+        merge_states([*states[:2], {**states[2], "batch": 99}, states[3]])
     with pytest.raises(StateError, match="no states to merge"):
         merge_states([])
     merged = merge_states(states)

@@ -38,7 +38,7 @@ def test_bad_samples_are_counted_recorded_and_replaced(
     assert sorted(records) == ["0001", "0002", "0004"]
     assert records["0001"] == {
         "key": "0001", "source": shard, "stage": "encode", "code": "cook.image_count", "reason": "no image", "epoch": 0,
-        "offset": 1536,
+        "offset": 1536, "dataset": "",
     }  # fmt: skip
     assert records["0002"]["stage"] == "media"
     assert records["0004"]["reason"] == "has 9 tokens (9 aligned), a pack holds 8"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable
 from itertools import count, islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from packloom.loader import build_loader, stage_times
+from packloom.blend import Blend, Leaf
+from packloom.loader import build_loader, make_plan, stage_times
 
 Write = Callable[..., str]
 SIZES = [1 + place % 7 for place in range(60)]
@@ -75,6 +79,46 @@ def test_the_age_of_what_waits(write: Write, encoder_class: Any) -> None:
     loader.load_state_dict(loader.state_dict())
     next(iter(loader))
     assert loader.metrics()["oldest_wait"] > 0
+
+
+@pytest.mark.parametrize("kind", ["balance", "plan"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_other_engines_measure_too(
+    write: Write, encoder_class: Any, tmp_path: Path, kind: str, num_workers: int
+) -> None:
+    path = write(SIZES, {5: "cook", 40: "media"})
+    settings: dict[str, Any] = {"balance": "cost", "balance_window": 4, "num_lanes": 2, "min_lane_samples": 10}
+    if kind == "plan":
+        pytest.importorskip("pyarrow")
+        settings = {"plan": str(tmp_path / "plan.parquet")}
+        make_plan(path, encoder_class(), settings["plan"])
+    loader = build_loader(path, encoder_class(), epochs=1, num_workers=num_workers, **settings)
+    ages = [loader.metrics()["oldest_wait"] for _ in loader]
+    metrics = loader.metrics()
+    assert min(metrics[f"seconds/{stage}"] for stage in ("wait", "read", "encode", "media", "collate")) > 0
+    assert metrics["skipped/media.decode"] == 1
+    assert (max(ages) > 0) == (kind == "balance")  # of a plan nothing waits
+    assert ages[-1] == 0
+
+
+def test_skips_by_leaf(write: Write, encoder_class: Any, tmp_path: Path) -> None:
+    """Whatever stage loses a sample, it counts for the leaf that it was drawn from, in the file too."""
+    paths = [
+        write([8] * 12, {1: "cook", 5: "media", 7: "cook"}, name="a"),
+        write([8] * 12, {0: "cook", 3: "media"}, name="b"),
+    ]
+    blend = Blend(kind="epochized", of=(*(Leaf(path=path) for path in paths), Leaf(path=paths[1], repetitions=2)))
+    loader = build_loader(blend, encoder_class(), epochs=1, quarantine=str(tmp_path / "bad.jsonl"))
+    list(loader)
+    cook, media = "cook.image_count", "media.decode"
+    assert loader.skipped_by_leaf == {
+        ("a", cook): 2, ("a", media): 1, ("b", cook): 1, ("b", media): 1, ("b#2", cook): 2, ("b#2", media): 2,
+    }  # fmt: skip
+    metrics = loader.metrics()
+    assert {name: metrics[f"skipped_of/{name}"] for name in ("a", "b", "b#2")} == {"a": 3, "b": 2, "b#2": 4}
+    assert {name: metrics[f"samples/{name}"] for name in ("a", "b", "b#2")} == {"a": 9, "b": 10, "b#2": 20}
+    records = [json.loads(line) for line in (tmp_path / "bad.jsonl").read_text().splitlines()]
+    assert Counter((item["dataset"], item["code"]) for item in records) == loader.skipped_by_leaf
 
 
 def test_the_age_of_what_waits_in_a_stream(write: Write, encoder_class: Any) -> None:

@@ -146,7 +146,7 @@ def test_nothing_is_decoded_for_a_plan(write: Fixture, encoder_class: Any, tmp_p
 def test_lengths_are_kept_for_the_same_content_and_encoder(
     write: Fixture, encoder_class: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packloom.loader.plan_lengths.CHUNK", 16)
+    monkeypatch.setattr("packloom.loader.lengths.CHUNK", 16)
     path, plan = write(SIZES), tmp_path / "plan.parquet"
     assert make_plan(path, encoder_class(), plan, num_workers=2).num_measured == 60
     encoder = encoder_class()
@@ -237,8 +237,12 @@ def test_settings_that_a_plan_cannot_obey(planned: Fixture, write: Fixture, enco
         build_loader(bare, encoder_class(), plan=plan)
     with pytest.raises(ShardError, match="packloom index"):
         make_plan(bare, encoder_class(), plan)
-    with pytest.raises(ConfigError, match="epochized"):
-        make_plan(Blend(of=(Leaf(path=path),)), encoder_class(), plan)
+    few = write(SIZES[:40], name="few")
+    blend = Blend(of=(Leaf(path=path), Leaf(path=few, weight=5)))
+    with pytest.raises(ConfigError, match=r"blend_epochized .* for the same shares: shards 1, few 7\.5$"):
+        make_plan(blend, encoder_class(), plan)
+    concat = Blend(kind="concat", of=(Leaf(path=path), Leaf(path=few)))
+    assert make_plan(concat, encoder_class(), plan, epochs=2).num_samples == 100
     with pytest.raises(PlanError, match="no sample fits"):
         make_plan(write([9, 9], name="long"), encoder_class(), plan)
 

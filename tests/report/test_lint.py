@@ -151,12 +151,12 @@ def test_workers_share_all_samples(clean_spec: DataSpec) -> None:
             assert len(chunks) >= num_workers
 
 
-@pytest.mark.parametrize("name", ["absent", "absent.tar", "empty", "file.txt"])
+@pytest.mark.parametrize("name", ["absent", "absent.tar", "empty", "file.txt", "http://127.0.0.1:1/{0..2}.tar"])
 def test_no_dataset_is_an_error_not_a_finding(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.txt").write_text("?")
     with pytest.raises(ShardError):
-        lint(DataSpec(path=(str(tmp_path / name),)))
+        lint(DataSpec(path=(name if "://" in name else str(tmp_path / name),)))
 
 
 def test_a_blend_is_read_leaf_by_leaf(planted: Path, clean: Path, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_data_of_the_page(folder: Path, encoder_spec: EncoderSpec) -> None:
     for pack in found["packs"]:
         assert sum(aligned for _, _, aligned in pack) <= 128
         assert all(aligned % 8 == 0 and 0 <= aligned - own < 8 for _, own, aligned in pack)
-    images = found["samples"][2]["images"]
+    images = found["samples"][2]["media"]
     assert [(image["rows"], image["columns"], image["numTokens"]) for image in images] == [(2, 3, 6), (2, 2, 4)]
 
 

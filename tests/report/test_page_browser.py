@@ -25,6 +25,13 @@ _FLAGS = (
 )  # fmt: skip
 
 
+def film(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with its images as the frames of one video."""
+    content = row["json"]["messages"][0]["content"]
+    content[:] = [{"type": "video", "video": [f"{n}.jpg" for n in range(8)], "fps": 2.0}, content[-1]]
+    return row
+
+
 @pytest.fixture(scope="module")
 def gallery(
     tmp_path_factory: pytest.TempPathFactory, encoder_spec: EncoderSpec, make_talk: Any, make_jpeg: Any
@@ -34,10 +41,11 @@ def gallery(
         make_talk("cat-1", "What <b>is</b> it?", "A cat 🐈.\n\nIt sleeps.", "Sure?", "Yes."),
         make_talk("dog-1", "What is it?", "A dog.", images=[make_jpeg(140, 84), make_jpeg(56, 56)]),
         make_talk("cat-2", "<script>document.title='stolen'</script>", "An odd cat."),
+        film(make_talk("film", "What moves?", "All.", images=[make_jpeg(112, 84)] * 8)),
         make_talk("cut", "?", "A.", images=[b"no picture"]),
     ]
     write_shards(rows, folder)
-    choice = Choice(pack_length=64, segment_multiple=4)
+    choice = Choice(pack_length=640, segment_multiple=4)
     return open_gallery(DataSpec(path=(str(folder),)), load_encoder(encoder_spec), choice)
 
 
@@ -81,14 +89,15 @@ def backgrounds(browser: Any, selector: str) -> set[str]:
 
 def test_it_opens_on_the_first_sample_and_steps_by_keys(browser: Any) -> None:
     assert texts(browser, "main h2") == ["cat-1"]
-    assert texts(browser, "nav .key") == ["cat-1", "dog-1", "cat-2"]
+    assert texts(browser, "nav .key") == ["cat-1", "dog-1", "cat-2", "film"]
     press(browser, "j")
     assert texts(browser, "main h2") == ["dog-1"]
-    press(browser, "j", "j", "j")
-    assert texts(browser, "main h2") == ["cat-2"]  # the last one
+    press(browser, "j")
     assert "<script>" in browser.find_element("css selector", ".flow").text
     assert browser.title.startswith("packloom inspect")
-    press(browser, "k", "k")
+    press(browser, "j", "j", "j")
+    assert texts(browser, "main h2") == ["film"]  # the last one
+    press(browser, "k", "k", "k")
     assert texts(browser, "main h2") == ["cat-1"]
 
 
@@ -101,7 +110,7 @@ def test_what_is_coloured_is_what_is_trained_on(browser: Any, gallery: Gallery) 
         ends = coloured(browser, ".flow .t.e")
         assert {int(sample.input_ids[place]) for place in ends} == {gallery.encoder.chat.token_id("<|im_end|>")}
         press(browser, "j")
-    press(browser, "k", "k")
+    press(browser, "k", "k", "k")
 
 
 def test_filter_by_key(browser: Any) -> None:
@@ -112,7 +121,30 @@ def test_filter_by_key(browser: Any) -> None:
     field.send_keys("x")
     assert texts(browser, "nav li") == ["no key matches"]
     field.send_keys(webdriver.Keys.BACKSPACE * 4, webdriver.Keys.ESCAPE)
-    assert len(texts(browser, "nav .key")) == 3
+    assert len(texts(browser, "nav .key")) == 4
+    press(browser, "/", "d", webdriver.Keys.ENTER, "/", "c", "a", webdriver.Keys.ENTER)  # a new filter each time
+    assert texts(browser, "nav .key") == ["cat-1", "cat-2"]
+    press(browser, "x")
+    assert texts(browser, "main h2") == ["0 of 1 skipped samples match the filter"]
+    press(browser, "/", webdriver.Keys.BACKSPACE, webdriver.Keys.ENTER, "s")
+
+
+def test_frames_with_their_times(browser: Any, gallery: Gallery) -> None:
+    browser.find_elements("css selector", "nav .key")[3].click()
+    [sample] = [sample for sample in gallery.samples if sample.key == "film"]
+    assert texts(browser, ".when") == [f"{n / 2:.2f} s" for n in range(8)]
+    steps = browser.find_elements("css selector", ".step")
+    assert [len(step.find_elements("css selector", "img")) for step in steps] == [2, 2, 2, 2]
+    assert "112 × 84 px, 4.00 s → 8 frames, 4 × 10 × 14 = 560 tokens" in texts(browser, "figcaption")[0]
+    frame = browser.find_elements("css selector", ".shot .frame")[5]  # of the third step
+    webdriver.ActionChains(browser).move_to_element_with_offset(frame, 2, 2).perform()  # row 6 of 10, column 8 of 14
+    start = int((sample.input_ids == gallery.encoder.chat.run_ids["video"]).nonzero()[0])
+    time, height, width = sample.position_ids[:, start + 357].tolist()
+    assert texts(browser, "#tip")[0].splitlines() == [
+        "frame 5 at 2.50 s",
+        f"row 6, column 8 · token {start + 357}",
+        f"position time {time} · height {height} · width {width}",
+    ]
 
 
 def test_positions_on_hover(browser: Any, gallery: Gallery) -> None:
@@ -134,7 +166,7 @@ def test_positions_on_hover(browser: Any, gallery: Gallery) -> None:
 def test_packs_and_skipped(browser: Any, gallery: Gallery) -> None:
     press(browser, "p")
     assert len(texts(browser, ".pack")) == len(gallery.packs)
-    assert len(texts(browser, ".seg")) == 3
+    assert len(texts(browser, ".seg")) == 4
     assert "waste" in texts(browser, ".pack .fill")[0]
     press(browser, "x")
     assert "cut" in texts(browser, "td")[0]

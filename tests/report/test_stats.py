@@ -18,10 +18,12 @@ from packloom.cli import app
 from packloom.collates import collate
 from packloom.config import DataConfig, DistributionConfig, LoaderConfig, PackingConfig, SourceConfig
 from packloom.datasets import write_shards
-from packloom.errors import CookError, ShardError
+from packloom.datasets.policy import SkipRecord
+from packloom.errors import ConfigError, CookError, ShardError
 from packloom.loader import build_loader
-from packloom.report.lengths import Lengths, measure_lengths
+from packloom.loader.lengths import Lengths
 from packloom.report.spec import DataSpec, EncoderSpec
+from packloom.report.stats import measure_dataset
 from packloom.report.steps import plan_steps
 from packloom.rng import derive
 from packloom.task_encoders import TaskEncoder
@@ -37,7 +39,7 @@ def test_lengths_are_those_of_training(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(packloom.task_encoders.media, "decode_rgb", no_decoding)
-        lengths = measure_lengths(clean_spec, encoder_spec)
+        lengths = measure_dataset(clean_spec, encoder_spec)
     encoder = TaskEncoder.from_pretrained(encoder_spec.processor)
     seen: dict[str, tuple[int, int, int]] = {}
     for batch in build_loader(clean_spec.path[0], encoder, layout="padded", label_shift="none", epochs=1):
@@ -68,6 +70,38 @@ def test_command(clean: Path, qwen: str, monkeypatch: pytest.MonkeyPatch) -> Non
         assert piece in text
 
 
+def test_lengths_are_kept_where_that_is_asked_for(clean: Path, qwen: str, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    arguments = ["stats", str(clean), "--processor", qwen, "--workers", "0", "--cache", str(tmp_path / "c"), "--json"]
+    first, again = (json.loads(CliRunner().invoke(app, arguments).stdout) for _ in range(2))
+    assert (first.pop("num_encoded"), again.pop("num_encoded")) == (30, 0)
+    assert first == again
+
+
+def test_the_encoder_has_the_settings_of_a_config(
+    clean_spec: DataSpec, encoder_spec: EncoderSpec, tmp_path: Path
+) -> None:
+    config = tmp_path / "data.yaml"
+    config.write_text("source: {path: shards}\nsample: {train_terminator: false, max_length: 40}\n")
+    plain = measure_dataset(clean_spec, encoder_spec)
+    own = measure_dataset(clean_spec, replace(encoder_spec, config=str(config)))
+    short = plain.tokens <= 40
+    assert own.good.tolist() == short.tolist()
+    assert (plain.loss_tokens - own.loss_tokens)[short].tolist() == [1] * int(short.sum())
+    assert 0 < short.sum() < 30
+    wider = measure_dataset(clean_spec, replace(encoder_spec, config=str(config), max_length=1000))
+    assert wider.good.all()  # what is stated beside the config counts
+
+
+def test_a_weighted_blend_has_no_steps(clean: Path, encoder_spec: EncoderSpec, tmp_path: Path) -> None:
+    (tmp_path / "blend.yaml").write_text(
+        f"splits: {{train: {{blend: [{{path: {clean}, name: a}}, {{path: {clean}, name: b, weight: 3}}]}}}}\n"
+    )
+    data = DataSpec(path=(str(tmp_path / "blend.yaml"),))
+    with pytest.raises(ConfigError, match=r"Repetitions for the same shares: a 1, b 3$"):
+        measure_dataset(data, encoder_spec)
+
+
 def test_plot(clean: Path, qwen: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     arguments = ["stats", str(clean), "--processor", qwen, "--workers", "0", "--plot"]
@@ -82,7 +116,7 @@ def test_plot(clean: Path, qwen: str, tmp_path: Path) -> None:
 def test_without_an_index_the_next_move_is_said(tmp_path: Path, clean: Path, encoder_spec: EncoderSpec) -> None:
     (tmp_path / "shard-000000.tar").write_bytes((clean / "shard-000000.tar").read_bytes())
     with pytest.raises(ShardError, match="packloom index"):
-        measure_lengths(DataSpec(path=(str(tmp_path),)), encoder_spec)
+        measure_dataset(DataSpec(path=(str(tmp_path),)), encoder_spec)
 
 
 # -- steps: the estimate against runs of the real loader ---------------------------------------------------------------
@@ -130,7 +164,12 @@ def lengths_of(sizes: Sequence[int], total: int | None = None) -> Lengths:
         media_tokens=np.zeros_like(tokens),
         loss_tokens=tokens,
         patches=np.zeros_like(tokens),
-        codes=tuple("" if size else "cook.text" for size in sizes),
+        has_media=np.zeros(len(sizes), dtype=bool),
+        faults={
+            place: SkipRecord(key="", source="", stage="encode", code="cook.text", reason="bad")
+            for place, size in enumerate(sizes)
+            if not size
+        },
     )
 
 

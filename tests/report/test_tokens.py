@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packloom.report.grids import media_grids
 from packloom.report.samples import load_encoder
 from packloom.report.spec import EncoderSpec
-from packloom.report.tokens import image_grids, position_runs, tokens_of
+from packloom.report.tokens import position_runs, tokens_of
 from packloom.task_encoders import TaskEncoder
 from packloom.testing.spans import Reader
 from packloom.testing.traits import Traits
@@ -35,7 +36,7 @@ def test_by_hand(encoder: TaskEncoder, make_talk: Callable[..., Any], make_jpeg:
     ]  # fmt: skip
     assert behind[0].count == 6  # 84 × 56 pixels are 3 × 2 tokens
     assert len(behind[3].ids) == behind[3].count > 1  # bytes of one character
-    [grid] = image_grids(encoder, sample)
+    [grid] = media_grids(encoder, sample)
     assert (grid.rows, grid.columns, grid.runs) == (2, 3, ((behind[0].start, 6),))
 
 
@@ -70,6 +71,6 @@ def test_rows_are_told_from_tiles(
 ) -> None:
     encoder = load_encoder(EncoderSpec(processor=str(processor_dir(family))))
     sample = encoder.encode_sample(make_talk("k", "?", "A.", images=[make_jpeg(128, 96)]))
-    [grid] = image_grids(encoder, sample)
+    [grid] = media_grids(encoder, sample)
     assert (grid.rows, grid.columns) == shape
     assert sum(count for _, count in grid.runs) == sample.media[0].num_tokens

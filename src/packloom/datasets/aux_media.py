@@ -69,7 +69,7 @@ class AuxLibrary:
         return found
 
     def _open(self, alias: str, path: str) -> int:
-        if not _ALIAS.fullmatch(alias):
+        if not isinstance(alias, str) or not _ALIAS.fullmatch(alias):
             raise ConfigError(f"aux {alias!r} is no alias: use letters, digits, '_', '-' and '.', such as 'media'")
         if path not in self._numbers:
             try:

@@ -140,7 +140,7 @@ class _Reader:
         _check_keys(node, allowed, where)
         fields: dict[str, Any] = {share: _number(node[share], f"{where}.{share}")} if share and share in node else {}
         if "subflavors" in node:
-            fields["subflavors"] = _plain(node["subflavors"], f"{where}.subflavors")
+            fields["subflavors"] = _plain(_mapping(node["subflavors"], f"{where}.subflavors"), f"{where}.subflavors")
         if "subset" in node:
             fields["subset"] = _range(node["subset"], f"{where}.subset")
         if kinds:
@@ -171,7 +171,8 @@ class _Reader:
             stated["index_dir"] = file.resolve(stated["index_dir"], f"{where}.index_dir")
         if "aux" in node:
             aux = _mapping(node["aux"], f"{where}.aux")
-            stated["aux"] = {alias: file.resolve(_text(aux[alias], f"{where}.aux"), f"{where}.aux") for alias in aux}
+            aux = {_text(alias, f"{where}.aux: an alias"): _text(aux[alias], f"{where}.aux") for alias in aux}
+            stated["aux"] = {alias: file.resolve(path, f"{where}.aux") for alias, path in aux.items()}
         paths = node["path"] if isinstance(node["path"], list) else [node["path"]]
         found = tuple(file.resolve(_text(item, f"{where}.path"), f"{where}.path") for item in paths)
         with _located(where):
@@ -226,6 +227,8 @@ class _StrictLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        if any(key.tag == "tag:yaml.org,2002:merge" for key, _ in node.value):
+            raise yaml.constructor.ConstructorError(None, None, "merge keys (<<) are not read", node.start_mark)
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         doubled = [key for key in keys if keys.count(key) > 1]
         if doubled:
@@ -290,4 +293,8 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, Mapping):
         _check_keys(value, {key for key in value if isinstance(key, str) and not key.startswith("__")}, where)
         return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, f"{where}[{place}]") for place, item in enumerate(value)]
+    if value is not None and not isinstance(value, (str, int, float)):
+        raise ConfigError(f"{where}: {value!r} is a {type(value).__name__}: write it as a text, in quotes")
     return value

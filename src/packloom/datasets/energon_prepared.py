@@ -108,10 +108,10 @@ class _EnergonShard:
         if len(blob) < stop - start:
             raise bad("the shard ends within it", code="read.truncated")
         file = SampleBytes(blob)
-        entries, tar = scan_shard(file, path, max_member_bytes=self._settings.max_member_bytes)
+        entries = scan_shard(file, path, max_member_bytes=self._settings.max_member_bytes)
         if len(entries) != 1:
             raise bad(f"holds {len(entries)} samples, not one, between bytes {start} and {stop}", code="read.header")
-        loaded = entries[0].fault or load_sample(entries[0], tar, path)
+        loaded = entries[0].fault or load_sample(entries[0], file, path)
         if isinstance(loaded, ReadError):
             key, place = label if loaded.key == path else loaded.key, start + (loaded.offset or 0)
             raise ReadError(loaded.reason, key=key, code=loaded.code, hint=loaded.hint, offset=place)

@@ -73,7 +73,11 @@ class Files:
         descriptor = self._open.pop(path, None) or _Descriptor(path)
         self._open[path] = descriptor  # it is now the youngest
         while len(self._open) > MAX_OPEN_FILES:
-            self._open.pop(next(iter(self._open)), None)  # closed as soon as no thread reads from it any more
+            try:
+                oldest = next(iter(self._open))
+            except (RuntimeError, StopIteration):  # another thread has changed it in between
+                continue
+            self._open.pop(oldest, None)  # closed as soon as no thread reads from it any more
         chunks: list[bytes] = []
         while start < stop and (chunk := os.pread(descriptor.number, min(stop - start, 1 << 30), start)):
             chunks.append(chunk)

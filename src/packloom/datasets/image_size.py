@@ -39,6 +39,8 @@ def _is_turned(image: Image.Image, data: bytes) -> bool:
         return False  # Pillow turns these itself
     if image.format == "PNG" and "exif" not in image.info and b"eXIf" not in data:
         return False  # Pillow would decode the pixels to look for a late chunk
+    if image.format == "JPEG" and not ("exif" in image.info or "xmp" in image.info):
+        return False  # the usual case, which Pillow takes long to find
     try:
         return 5 <= int(image.getexif().get(_ORIENTATION, 1)) <= 8  # other numbers mean nothing
     except Exception:  # noqa: BLE001 - damaged metadata of a readable image: viewers show it unrotated

@@ -12,11 +12,11 @@ from packloom.datasets.index import Member, ShardIndex, make_index
 from packloom.datasets.tar_groups import Entry
 from packloom.datasets.tar_scan import scan_shard
 from packloom.datasets.tar_walk import ShardFile
-from packloom.errors import ReadError, ShardError
+from packloom.errors import ShardError
 
 _CHUNK = 1 << 20
 #: An image's header is looked for in this many bytes of a larger part.
-_HEADER_BYTES = 64 << 20
+HEADER_BYTES = 64 << 20
 #: Parts of any size are indexed; who reads them sets a limit.
 _NO_LIMIT = 1 << 62
 
@@ -29,8 +29,7 @@ def index_shard(path: str, *, name: str) -> ShardIndex:
     """
     with ShardFile(path) as file:
         before = os.fstat(file.fileno())
-        entries, _ = scan_shard(file, name, max_member_bytes=_NO_LIMIT)
-        entries = [_refuse_sparse(entry, name) for entry in entries]
+        entries = scan_shard(file, name, max_member_bytes=_NO_LIMIT)
         facts, digest = _read_through(file, entries)
         after = os.fstat(file.fileno())
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
@@ -42,16 +41,6 @@ def index_shard(path: str, *, name: str) -> ShardIndex:
     ]
     faults = [entry.fault for entry in entries if entry.fault is not None]
     return make_index(samples, shard_bytes=after.st_size, mtime_ns=after.st_mtime_ns, sha256=digest, faults=faults)
-
-
-def _refuse_sparse(entry: Entry, name: str) -> Entry:
-    """A member stored with its holes left out stands nowhere in one piece, so that no range of bytes is its payload."""
-    part = next((part for part, member in entry.members.items() if member.issparse()), None)
-    if part is None:
-        return entry
-    reason = f"part {part!r} is a sparse member in shard {name}"
-    hint = "write the shard again without tar's --sparse"
-    return Entry(key=entry.key, fault=ReadError(reason, key=entry.key, code="read.special_member", hint=hint))
 
 
 def _read_through(file: ShardFile, entries: Sequence[Entry]) -> tuple[dict[int, tuple[int, int, int]], str]:
@@ -75,7 +64,7 @@ def _read_through(file: ShardFile, entries: Sequence[Entry]) -> tuple[dict[int, 
 
 def _chunks(file: ShardFile, size: int) -> Iterator[bytes]:
     """The next ``size`` bytes; the first chunk is large enough for an image's header."""
-    limit = _HEADER_BYTES
+    limit = HEADER_BYTES
     while size > 0:
         chunk = file.read(min(size, limit))
         if not chunk:

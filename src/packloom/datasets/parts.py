@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from webdataset.tariterators import base_plus_ext
 
 from packloom.errors import SampleError
+
+#: Most keys: nothing to look at piece by piece.
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(/[A-Za-z0-9][A-Za-z0-9_-]*)*")
 
 
 def encode_parts(sample: Mapping[str, Any], *, number: int) -> tuple[str, dict[str, bytes]]:
@@ -36,6 +41,8 @@ def encode_parts(sample: Mapping[str, Any], *, number: int) -> tuple[str, dict[s
 
 
 def _check_key(key: str) -> None:
+    if _PLAIN_KEY.fullmatch(key):
+        return
     pieces = key.split("/")
     if "." in pieces[-1] and pieces[-1] not in (".", ".."):
         reason = "has a dot in its last path piece, where WebDataset cuts the key off"
@@ -58,12 +65,18 @@ def _check_key(key: str) -> None:
 def _check_part_name(key: str, name: object) -> str:
     if not isinstance(name, str):
         raise SampleError(f"part name {name!r} is not a string", key=key, code="write.part_name")
-    lowered = name.lower()
-    sound = not name.startswith("_") and all(lowered.split(".")) and _is_unicode(name) and lowered.isprintable()
-    if not sound or "\\" in name or base_plus_ext(f"{key}.{lowered}") != (key, lowered):
+    if not _is_sound_part_name(name):
         reason = f"part name {name!r} would not be read back as it is"
         raise SampleError(reason, key=key, code="write.part_name", hint="name parts like 'json', 'txt' or '0.jpg'")
-    return lowered
+    return name.lower()
+
+
+@lru_cache(maxsize=1024)
+def _is_sound_part_name(name: str) -> bool:
+    """Whether it is read back, lower-cased, behind any key that has no dot in its last piece."""
+    lowered = name.lower()
+    is_text = not name.startswith("_") and all(lowered.split(".")) and _is_unicode(name) and lowered.isprintable()
+    return is_text and "\\" not in name and base_plus_ext(f"key.{lowered}") == ("key", lowered)
 
 
 def _encode(key: str, name: str, value: Any) -> bytes:

@@ -27,6 +27,7 @@ class SkipRecord:
     reason: str
     epoch: int = 0
     offset: int | None = None  # the byte in the shard where what failed stands, where that is known
+    dataset: str = ""  # the leaf of the blend that it was drawn from
 
 
 class ErrorPolicy:
@@ -63,7 +64,9 @@ class ErrorPolicy:
         self._examples: dict[str, SkipRecord] = {}  # code → the first sample that failed with it
         self._pending: list[SkipRecord] = []
 
-    def skip(self, error: SampleError, *, stage: Stage, source: str = "", epoch: int = 0) -> SkipRecord:
+    def skip(
+        self, error: SampleError, *, stage: Stage, source: str = "", epoch: int = 0, dataset: str = ""
+    ) -> SkipRecord:
         """Count a bad sample. Raises the error itself under ``on_error="raise"``, TooManyErrors at the limit."""
         record = SkipRecord(
             key=error.key,
@@ -73,6 +76,7 @@ class ErrorPolicy:
             reason=error.reason,
             epoch=epoch,
             offset=error.offset,
+            dataset=dataset,
         )
         self.counts[source, error.code] += 1
         self._failed[stage] += 1

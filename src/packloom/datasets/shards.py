@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from packloom.datasets.paths import expand_braces, is_url, join, normalise
 from packloom.datasets.tar_groups import Entry
 from packloom.datasets.tar_scan import scan_shard
 from packloom.datasets.tar_stream import read_stream
-from packloom.datasets.tar_walk import ShardFile
+from packloom.datasets.tar_walk import SampleBytes, ShardFile
 from packloom.errors import ReadError, ShardError
 from packloom.types import RawSample
 
@@ -79,9 +78,9 @@ def read_shard(
             yield ReadError(f"the shard cannot be opened: {error.strerror}", key=path, code="read.open")
         return
     with file:
-        entries, tar = scan_shard(file, path, max_member_bytes=max_member_bytes)
+        entries = scan_shard(file, path, max_member_bytes=max_member_bytes)
         for entry in entries[first::step]:
-            yield entry.fault or load_sample(entry, tar, path)
+            yield entry.fault or load_sample(entry, file, path)
 
 
 def _read_forwards(path: str, *, first: int, step: int, max_member_bytes: int) -> Iterator[RawSample | ReadError]:
@@ -94,16 +93,16 @@ def _read_forwards(path: str, *, first: int, step: int, max_member_bytes: int) -
     yield from read_stream(stream, path, first=first, step=step, max_member_bytes=max_member_bytes)
 
 
-def load_sample(entry: Entry, tar: tarfile.TarFile | None, path: str) -> RawSample | ReadError:
+def load_sample(entry: Entry, file: ShardFile | SampleBytes, path: str) -> RawSample | ReadError:
     """The sample of an entry without a fault, or the ReadError for what cannot be read of it."""
     sample: RawSample = {"__key__": entry.key, "__url__": path}
     try:
         for name, member in entry.members.items():
-            stream = tar.extractfile(member) if tar else None
-            if stream is None:
-                raise tarfile.ReadError(f"{member.name} is not a file")
-            sample[name] = stream.read()
-    except (OSError, tarfile.TarError) as error:
+            file.seek(member.offset_data)
+            sample[name] = file.read(member.size)
+            if len(sample[name]) < member.size:
+                raise OSError(f"it ends within member {member.name}")
+    except OSError as error:
         reason = f"cannot be read from shard {path}: {error}"
         return ReadError(reason, key=entry.key, code="read.payload", hint="check the disk, then rewrite the shard")
     return sample

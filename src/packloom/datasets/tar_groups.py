@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 REPAIR = "write the shard again"
 _META = re.compile(r"__[^/]*__($|/)")  # webdataset skips these names
+_LEAVES = re.compile(r"[/\\]|[A-Za-z]:[/\\]")  # how an absolute name begins
 #: Longer names stand in a header of their own; where that is lost, they are cut to this.
 _NAME_FIELD = 100
 
@@ -123,7 +124,7 @@ def _blame(groups: Sequence[Group | Damage]) -> dict[int, Damage]:
         is_vague = place + 1 in sides and sides[place + 1].is_vague
         for number, group in sides.items():
             is_known = group.key not in torn and not (is_vague and number > place)
-            if damage.resumes is None or not is_known or group.parts != usual:
+            if (damage.cuts_member and number < place) or not is_known or group.parts != usual:
                 blamed.setdefault(number, damage)
     return blamed
 
@@ -171,7 +172,7 @@ def make_entry(key: str, run: Run, path: str, num_runs: int, max_member_bytes: i
             key=key, fault=ReadError(f"{reason} in shard {path}", key=key, code=code, hint=hint, offset=offset)
         )
 
-    if key.startswith(("/", "\\")) or ".." in re.split(r"[/\\]", key):
+    if _LEAVES.match(key) or ".." in re.split(r"[/\\]", key) or any("\0" in member.name for _, member in run):
         # No key is a path here; but one that would leave its folder is no honest name, and others may use it as one.
         return bad("read.unsafe_key", f"its key {key!r} is no plain relative name,")
     if num_runs > 1:
@@ -184,6 +185,9 @@ def make_entry(key: str, run: Run, path: str, num_runs: int, max_member_bytes: i
             return bad("read.reserved_name", f"member {member.name} takes a reserved name")
         if not member.isreg():
             return bad("read.special_member", f"member {member.name} is a link or a device, not a file")
+        if member.issparse() or member.type == tarfile.GNUTYPE_SPARSE:  # its payload stands nowhere in one piece
+            hint = f"{REPAIR} without tar's --sparse"
+            return bad("read.special_member", f"part {part!r} is a sparse member", hint)
         if member.size > max_member_bytes:
             reason = f"member {member.name} has {member.size} bytes, over the limit of {max_member_bytes},"
             return bad("read.member_too_large", reason, "raise the limit or take the sample out")

@@ -6,43 +6,50 @@ import tarfile
 from dataclasses import replace
 
 from packloom.datasets.tar_groups import REPAIR, Entry, make_entries
-from packloom.datasets.tar_walk import HEADER_ERRORS, Damage, SampleBytes, ShardFile, check_end, find_header, walk
+from packloom.datasets.tar_walk import (
+    HEADER_ERRORS,
+    Damage,
+    Headers,
+    SampleBytes,
+    ShardFile,
+    check_end,
+    find_header,
+    walk,
+)
 from packloom.errors import ReadError
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstandard"}
 
 
-def scan_shard(
-    file: ShardFile | SampleBytes, path: str, *, max_member_bytes: int
-) -> tuple[list[Entry], tarfile.TarFile | None]:
-    """Read every header of a shard, no payload: one entry per key in the order of first appearance, and the tar.
+def scan_shard(file: ShardFile | SampleBytes, path: str, *, max_member_bytes: int) -> list[Entry]:
+    """Read every header of a shard, no payload: one entry per key in the order of first appearance.
 
     Behind a damaged place it goes on at the next sound header.
     """
     items: list[tarfile.TarInfo | Damage] = []
-    tar: tarfile.TarFile | None = None
     start: int | None = 0
     while start is not None:
         file.seek(start)
         try:
-            tar = tarfile.TarFile(fileobj=file)
+            tar = tarfile.TarFile(fileobj=Headers(file))  # type: ignore[arg-type]
         except HEADER_ERRORS as error:
-            damage = Damage(code="read.header", reason=f"is damaged near byte {start}: {error}", offset=start)
+            reason, end = f"is damaged near byte {start}: {error}", file.tell()
+            damage = Damage(code="read.header", reason=reason, offset=start, end=end)
             found: list[tarfile.TarInfo | Damage] = [damage]
             file.seek(0)
-            if start == 0 and (_is_packed(head := file.read(8)) or find_header(file, tarfile.BLOCKSIZE) is None):
-                return [Entry(key=path, fault=not_a_tar(head, path, error))], None
+            if start == 0 and (is_packed(head := file.read(8)) or find_header(file, damage) is None):
+                return [Entry(key=path, fault=not_a_tar(head, path, error))]
         else:
             found = list(walk(tar, file, check_end))
         start = None
         if found and isinstance(last := found[-1], Damage) and last.code != "read.truncated":
-            start = find_header(file, last.offset + tarfile.BLOCKSIZE)
+            start = find_header(file, last)
             found[-1] = replace(last, resumes=start)
         items += found
-    return make_entries(items, path, max_member_bytes), tar
+    return make_entries(items, path, max_member_bytes)
 
 
-def _is_packed(start: bytes) -> bool:
+def is_packed(start: bytes) -> bool:
     return start.startswith(tuple(_MAGIC))
 
 

@@ -11,6 +11,8 @@ from typing import Protocol
 
 #: What tarfile raises on damaged headers, by fuzzing it: its own errors, bad numbers in them, and chains of them.
 HEADER_ERRORS = (tarfile.TarError, OSError, ValueError, OverflowError, LookupError, RecursionError)
+#: A header over this is a damaged one; payloads have a limit of their own.
+MAX_HEADER_BYTES = 1 << 20
 _ENCODING, _NAME_ERRORS = "utf-8", "surrogateescape"
 
 
@@ -35,7 +37,23 @@ class TarSource(Protocol):
 
     def seek(self, offset: int, /) -> int: ...
 
+    def tell(self) -> int: ...
+
     def read(self, size: int, /) -> bytes: ...
+
+
+class Headers:
+    """A file as tarfile sees it, which reads headers only: one that claims gigabytes is none."""
+
+    def __init__(self, file: TarSource) -> None:
+        self._file = file
+        self.seek = file.seek
+        self.tell = file.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= MAX_HEADER_BYTES:
+            raise ValueError(f"impossible size {size}")
+        return self._file.read(size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +64,8 @@ class Damage:
     reason: str
     offset: int
     resumes: int | None = None  # the next sound header, where reading goes on
+    cuts_member: bool = False  # the payload of the member in front of it is not all there
+    end: int = 0  # of what was read of a damaged header, and of the headers that belong to it
 
 
 EndCheck = Callable[[TarSource, int], Iterable[Damage]]
@@ -74,7 +94,8 @@ def walk(tar: tarfile.TarFile, file: TarSource, check_end: EndCheck) -> Iterator
             member = tar.next()
         except HEADER_ERRORS as error:
             code = "read.truncated" if tar.offset > file.size else "read.header"
-            yield Damage(code=code, reason=f"is damaged near byte {tar.offset}: {error}", offset=expected)
+            reason, cuts_member = f"is damaged near byte {tar.offset}: {error}", expected > file.size
+            yield Damage(code=code, reason=reason, offset=expected, cuts_member=cuts_member, end=file.tell())
             return
         if member is None:
             yield from check_end(file, tar.offset)
@@ -105,12 +126,14 @@ def check_end(file: TarSource, offset: int) -> Iterator[Damage]:
             return
 
 
-def find_header(file: TarSource, offset: int) -> int | None:
-    """The first place from ``offset`` on, in whole blocks, where a sound header stands; None where there is none.
+def find_header(file: TarSource, damage: Damage) -> int | None:
+    """The first place behind a damaged one, in whole blocks, where a sound header stands; None where there is none.
 
     That is one with the mark of all tar formats since 1988, a right checksum, and a size that the file has room for. A
     tar within the payload of a member that was lost is taken for a part of the shard.
     """
+    # Not among what was read already: of a thousand headers in a chain each would be the start of another chain.
+    offset = max(damage.offset + tarfile.BLOCKSIZE, -(-damage.end // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE)
     file.seek(offset)
     while len(block := file.read(tarfile.BLOCKSIZE)) == tarfile.BLOCKSIZE:
         if block[257:262] == b"ustar":

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import tarfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from uuid import uuid4
-
-from webdataset import TarWriter
 
 from packloom.datasets.files import write_file
 from packloom.datasets.index import ShardIndex
-from packloom.datasets.index_shard import index_shard
 from packloom.datasets.manifest import (
     INDEX_SUFFIX,
     MANIFEST_NAME,
@@ -27,6 +22,7 @@ from packloom.datasets.manifest import (
     write_manifest,
 )
 from packloom.datasets.parts import encode_parts
+from packloom.datasets.tar_file import TarFile, archive_bytes, member_bytes
 from packloom.errors import ConfigError, SampleError, ShardError
 
 SHARD_NAME = "shard-{:06d}.tar"
@@ -144,24 +140,24 @@ class _ShardSet:
         self.max_samples = max_samples
         self.max_bytes = max_bytes
         self.rename_at_end = rename_at_end
-        self.open: _OpenShard | None = None
+        self.open: TarFile | None = None
         self.index_root = Path(index_root(str(folder)))
         self.waiting: list[list[tuple[Path, Path]]] = []  # per shard: (hidden, final) of the shard and of its index
         self.entries: list[ShardEntry] = []
         self.done: list[Path] = []
 
     def add(self, key: str, parts: Mapping[str, bytes]) -> None:
-        size = sum(_member_bytes(f"{key}.{name}", len(data)) for name, data in parts.items())
+        size = sum(member_bytes(f"{key}.{name}", len(data)) for name, data in parts.items())
         shard = self.open
         if shard is not None and (
-            shard.num_samples == self.max_samples or _archive_bytes(shard.num_bytes + size) > self.max_bytes
+            shard.num_samples == self.max_samples or archive_bytes(shard.num_bytes + size) > self.max_bytes
         ):
             self._close()
             shard = None
         if shard is None:
             name = self.name.format(len(self.waiting) + len(self.done))
-            shard = self.open = _OpenShard(self.folder / f".{name}.{self.suffix}", self.folder / name)
-        shard.write(key, parts, size)
+            shard = self.open = TarFile(self.folder / f".{name}.{self.suffix}", self.folder / name)
+        shard.write(key, parts)
 
     def finish(self) -> list[Path]:
         if self.open is None:
@@ -187,10 +183,10 @@ class _ShardSet:
     def _close(self) -> None:
         if self.open is not None:
             hidden, final = self.open.hidden, self.open.final
-            self.open.close()
+            index = self.open.close()
             self.waiting.append([(hidden, final)])
             self.open = None
-            self._write_index(hidden, final)
+            self._write_index(index, hidden, final)
         if not self.rename_at_end:
             self._rename()
 
@@ -204,8 +200,7 @@ class _ShardSet:
             del self.waiting[0]
         _sync_folder(self.folder)
 
-    def _write_index(self, hidden: Path, final: Path) -> None:
-        index = index_shard(str(hidden), name=final.name)
+    def _write_index(self, index: ShardIndex, hidden: Path, final: Path) -> None:
         target = Path(index_path(str(self.index_root), final.name))
         hidden_target = target.with_name(f".{target.name}.{self.suffix}")
         if self.is_piece:
@@ -223,37 +218,6 @@ class _ShardSet:
             stale.unlink()
 
 
-class _OpenShard:
-    """A tar file that is being written under its hidden name."""
-
-    def __init__(self, hidden: Path, final: Path) -> None:
-        self.hidden = hidden
-        self.final = final
-        self.num_samples = 0
-        self.num_bytes = 0
-        self.file: BinaryIO = hidden.open("wb")
-        # Fixed owner, mode and time: equal samples must give equal bytes.
-        self.tar = TarWriter(self.file, user="", group="", mode=0o644, mtime=0, encoder=False)
-
-    def write(self, key: str, parts: Mapping[str, bytes], size: int) -> None:
-        for name, data in parts.items():  # one call per part, since TarWriter sorts the parts of a call
-            self.tar.write({"__key__": key, name: data})
-        self.num_samples += 1
-        self.num_bytes += size
-
-    def close(self) -> None:
-        self.tar.close()
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-
-    def discard(self) -> None:
-        self.hidden.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # a full disk, which stopped the writing, would hide its error with another
-            self.tar.close()
-            self.file.close()
-
-
 def _set_steady_time(shard: Path, index: ShardIndex) -> ShardIndex:
     """Give the shard a time that follows from its content, so that its index, which notes the time, does so too.
 
@@ -262,18 +226,6 @@ def _set_steady_time(shard: Path, index: ShardIndex) -> ShardIndex:
     seconds = _YEAR_2000 + int(index.sha256[:8], 16) % _TWENTY_YEARS
     os.utime(shard, (seconds, seconds))
     return replace(index, mtime_ns=shard.stat().st_mtime_ns)
-
-
-def _member_bytes(name: str, size: int) -> int:
-    """What a member of ``size`` bytes takes in a tar, header blocks included (a long name needs several)."""
-    is_plain = len(name) <= tarfile.LENGTH_NAME and name.isascii()  # the usual case, which is slow to try
-    header = tarfile.BLOCKSIZE if is_plain else len(tarfile.TarInfo(name).tobuf(tarfile.DEFAULT_FORMAT))
-    return header + -(-size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-
-
-def _archive_bytes(member_bytes: int) -> int:
-    """The size of a tar with these members: two zero blocks close it, then whole records."""
-    return -(-(member_bytes + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
 
 
 def _sync_folder(folder: Path) -> None:

@@ -122,7 +122,7 @@ def _train(loader: Loader, model: nn.Module, settings: DemoSettings, console: Co
         TextColumn("loss {task.fields[loss]:.3f}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("training", total=settings.num_steps, loss=float("nan"))
         return train(
             loader,

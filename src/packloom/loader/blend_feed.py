@@ -20,6 +20,8 @@ from packloom.types import RawSample
 
 #: Positions of a stream that are worked out together.
 _MAX_PIECE = 1024
+#: Leaves that a hint names.
+_MAX_TOLD = 8
 
 
 class _LeafStream:
@@ -74,6 +76,9 @@ class _BlendReader:
 
     def offset_of(self, sample: int) -> int | None:
         return self._data.offset(sample)
+
+    def leaf_of(self, sample: int) -> str:
+        return self._data.leaves[self._data.locate(sample)[0]].name
 
 
 class ConcatFeed(_BlendReader, OrderedFeed):
@@ -141,6 +146,15 @@ class WeightedFeed(_BlendFeed):
 
     def epoch_length(self, lane: int) -> int:
         return self._long
+
+    def repetitions_hint(self) -> str:
+        """Which repetitions give the leaves the same shares, where the least drawn one comes once."""
+        rates = [leaf.share / leaf.num_samples for leaf in self._data.leaves]
+        told = [
+            f"{leaf.name} {float(rate / min(rates)):.4g}" for leaf, rate in zip(self._data.leaves, rates, strict=True)
+        ]
+        rest = [f"and {len(told) - _MAX_TOLD} more"] if len(told) > _MAX_TOLD else []
+        return f"Repetitions for the same shares: {', '.join([*told[:_MAX_TOLD], *rest])}"
 
     def _position(self, lane: int, draw: int) -> tuple[int, int]:
         leaf, rank = self._schedule.at(lane, draw)

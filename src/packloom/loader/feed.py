@@ -53,6 +53,9 @@ class LaneFeed(Protocol):
     def offset_of(self, sample: int) -> int | None:
         """The byte where it begins there, as far as it is known."""
 
+    def leaf_of(self, sample: int) -> str:
+        """The leaf of the blend that it belongs to; "" where there is no blend."""
+
 
 class OrderSettings(TypedDict, total=False):
     """The settings of an order; their defaults are OrderedFeed's."""
@@ -101,6 +104,9 @@ class OrderedFeed:
         while True:
             yield from self._order(epoch).iterate(lane, place)
             epoch, place = epoch + 1, 0
+
+    def leaf_of(self, sample: int) -> str:
+        return ""
 
     def _order(self, epoch: int) -> EpochOrder:
         if epoch not in self._orders:

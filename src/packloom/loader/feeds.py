@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from packloom.blend import Blend
 from packloom.config import DataConfig, SourceConfig
 from packloom.datasets.aux_media import AuxLibrary
@@ -48,6 +50,21 @@ def make_feed(config: DataConfig, library: AuxLibrary) -> LaneFeed | None:
         turn=_turn(config),
         aux=library.shelf(source.aux) if source.aux else None,
     )
+
+
+def make_finite_feed(config: DataConfig, library: AuxLibrary) -> LaneFeed:
+    """The feed of what has epochs. Raises ConfigError for a weighted blend, ShardError where there is no index."""
+    feed = make_feed(replace(config, source=replace(config.source, epochs=None)), library)
+    if feed is None:
+        raise ShardError(
+            f"{config.source.path} has no index, by which samples are numbered: run `packloom index` on it first"
+        )
+    if isinstance(feed, WeightedFeed):
+        raise ConfigError(
+            "a weighted blend has no end, so neither epochs to plan nor steps to count: say how often each leaf comes"
+            f" in an epoch, with blend_epochized (in Python kind='epochized'). {feed.repetitions_hint()}"
+        )
+    return feed
 
 
 def find_blend(source: SourceConfig) -> Blend | None:

@@ -50,6 +50,8 @@ class Loader:
         self.skip_records: deque[SkipRecord] = deque(maxlen=MAX_SKIP_RECORDS)
         #: (shard, code) → samples skipped so far
         self.skipped_by_source: Counter[tuple[str, str]] = Counter()
+        #: (leaf, code) → samples of a blend skipped so far
+        self.skipped_by_leaf: Counter[tuple[str, str]] = Counter()
         self._engine = engine
         self._counts: Counter[str] = Counter()
         self._seconds = dict.fromkeys(_TIMED, 0.0)  # of all workers
@@ -105,7 +107,8 @@ class Loader:
 
         Counts: ``batches``, ``samples``, ``input_tokens``, ``loss_tokens``, ``filler_rows`` (which are no samples),
         ``skipped`` and ``skipped/<code>`` (by shard: ``skipped_by_source``); of blends also ``samples/<leaf>``,
-        ``input_tokens/<leaf>`` and ``loss_tokens/<leaf>``. ``fill``: input tokens over the room of all packs, or over
+        ``input_tokens/<leaf>``, ``loss_tokens/<leaf>`` and ``skipped_of/<leaf>`` (by leaf and code:
+        ``skipped_by_leaf``). ``fill``: input tokens over the room of all packs, or over
         all places [B, S] of padded batches.
 
         Seconds: ``seconds/wait``, for which the loop waited for its batches; ``seconds/read``, ``/encode``, ``/media``
@@ -121,6 +124,9 @@ class Loader:
         found.update({f"seconds/{stage}": self._seconds[stage] for stage in _TIMED})
         found.update({name: self._counts[name] for name in self._counts if "/" in name})
         found.update({f"skipped/{code}": number for code, number in self.skipped.items()})
+        for (leaf, _), number in self.skipped_by_leaf.items():
+            name = f"skipped_of/{leaf}"
+            found[name] = found.get(name, 0) + number
         return found
 
     def _next(self, deliveries: Iterator[Delivery]) -> Delivery | None:
@@ -136,6 +142,8 @@ class Loader:
         for record in delivery.skips:
             self.skipped[record.code] += 1
             self.skipped_by_source[record.source, record.code] += 1
+            if record.dataset:
+                self.skipped_by_leaf[record.dataset, record.code] += 1
             self.skip_records.append(record)
             if self._quarantine is not None:
                 self._quarantine.write(record)

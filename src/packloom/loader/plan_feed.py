@@ -154,3 +154,6 @@ class PlanFeed:
 
     def offset_of(self, sample: int) -> int | None:
         return self._inner.offset_of(sample)
+
+    def leaf_of(self, sample: int) -> str:
+        return self._inner.leaf_of(sample)

@@ -16,16 +16,15 @@ from packloom.config import DataConfig
 from packloom.datasets.aux_media import AuxLibrary
 from packloom.datasets.permutation import make_permutation
 from packloom.datasets.policy import SkipRecord
-from packloom.errors import ConfigError, PlanError, ShardError
-from packloom.loader.blend_feed import WeightedFeed
+from packloom.errors import ConfigError, PlanError
 from packloom.loader.build import Source, base_config, complete, override
 from packloom.loader.feed import LaneFeed, OrderedFeed
-from packloom.loader.feeds import make_feed
+from packloom.loader.feeds import make_finite_feed
 from packloom.loader.lance_feed import spawn_for_lance
+from packloom.loader.lengths import Lengths, measure_lengths
 from packloom.loader.plan_check import facts_of
 from packloom.loader.plan_feed import PlanFeed
 from packloom.loader.plan_file import EpochTable, write_plan
-from packloom.loader.plan_lengths import Lengths, measure_lengths
 from packloom.loader.settings import LoaderSettings
 from packloom.loader.stages import Encoder
 from packloom.packing import PackLimits
@@ -79,7 +78,7 @@ def make_plan(
         raise ConfigError("a plan is of packs: it needs layout='packed', no other plan, and balance_ranks of 1 or more")
     config = spawn_for_lance(config)
     library = AuxLibrary()
-    feed = _finite_feed(config, library)
+    feed = make_finite_feed(config, library)
     target = Path(path)
     folder = target.parent / CACHE_NAME if cache_dir is None else cache_dir
     lengths = measure_lengths(feed, encoder, config, library, cache_dir=os.fspath(folder), progress=progress)
@@ -132,18 +131,6 @@ def plan_epochs(
         yield EpochTable(
             sample=samples, round=rounds, pack=pack, tokens=lengths.tokens[samples], patches=lengths.patches[samples]
         )
-
-
-def _finite_feed(config: DataConfig, library: AuxLibrary) -> LaneFeed:
-    feed = make_feed(config, library)
-    if feed is None:
-        raise ShardError(f"{config.source.path} has no index, and a plan names samples by it: run `packloom index`")
-    if isinstance(feed, WeightedFeed):
-        raise ConfigError(
-            "a weighted blend has no epochs that could be planned: use blend_epochized (in Python kind='epochized'),"
-            " which says how often each leaf comes in an epoch"
-        )
-    return feed
 
 
 def _draws(feed: LaneFeed, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from packloom.datasets.policy import Stage
 from packloom.errors import ReadError, SampleError, StateError
 from packloom.loader.feed import LaneFeed
 from packloom.loader.heads import reads_headers_only
@@ -84,10 +85,8 @@ class SampleStore:
             key = sample.key if sample is not None else self._feed.read(number)["__key__"]
         except ReadError as unreadable:  # it waited when a state was saved, and was damaged since
             key = unreadable.key
-        placed = error.with_key(key).with_offset(self._feed.offset_of(number))
-        epoch = self._feed.epoch_of(self._lane, draw)
         self.forget([draw])
-        self._stages.policy.skip(placed, stage="pack", source=self._feed.place_of(number), epoch=epoch)
+        self._skip(error.with_key(key).with_offset(self._feed.offset_of(number)), draw, number, stage="pack")
 
     def settle(self) -> None:
         """Let go of the media of what waits."""
@@ -120,13 +119,13 @@ class SampleStore:
             with self._stages.times.spent("read"):
                 raw = self._feed.read(number)
         except ReadError as error:
-            policy.skip(error, stage="read", source=self._feed.place_of(number), epoch=epoch)
+            self._skip(error, draw, number, stage="read")
             return None
         policy.passed("read")
         try:
             sample = self._stages.encode(raw, epoch=epoch, offset=self._feed.offset_of(number))
         except SampleError as error:
-            policy.skip(error, stage="encode", source=self._feed.place_of(number), epoch=epoch)
+            self._skip(error, draw, number, stage="encode")
             return None
         policy.passed("encode")
         return sample, raw
@@ -145,12 +144,14 @@ class SampleStore:
         found = {}
         for draw, raw in raws.items():
             if isinstance(raw, ReadError):
-                source = self._feed.place_of(self._feed.sample_of(self._lane, draw))
-                epoch = self._feed.epoch_of(self._lane, draw)
-                self._stages.policy.skip(raw, stage="read", source=source, epoch=epoch)
+                self._skip(raw, draw, self._feed.sample_of(self._lane, draw), stage="read")
             else:
                 found[draw] = unpark(self._parked[draw], raw)
         return found
+
+    def _skip(self, error: SampleError, draw: int, number: int, *, stage: Stage) -> None:
+        epoch, source = self._feed.epoch_of(self._lane, draw), self._feed.place_of(number)
+        self._stages.policy.skip(error, stage=stage, source=source, epoch=epoch, dataset=self._feed.leaf_of(number))
 
     def _check_fit(self, samples: Sequence[EncodedSample]) -> None:
         if self._stages.config.loader.layout != "packed":

@@ -98,7 +98,8 @@ class Stages:
         except Exception:
             logger.error("a bug (no SampleError) came up at sample %r of %s", raw["__key__"], raw["__url__"])
             raise
-        return replace(sample, seed=seed, epoch=epoch, dataset=dataset, offset=offset)
+        source = sample.source or str(raw["__url__"])
+        return replace(sample, seed=seed, epoch=epoch, dataset=dataset, offset=offset, source=source)
 
     def cost(self, sample: EncodedSample) -> Cost:
         """What a sample takes of a pack."""
@@ -241,7 +242,7 @@ class Stages:
 
     def _skip(self, error: SampleError, sample: EncodedSample, *, stage: Stage = "media") -> None:
         placed = error.with_offset(sample.offset)
-        self.policy.skip(placed, stage=stage, source=sample.source, epoch=sample.epoch)
+        self.policy.skip(placed, stage=stage, source=sample.source, epoch=sample.epoch, dataset=sample.dataset)
 
     def _rows(self, samples: Sequence[EncodedSample]) -> list[Row]:
         with self.times.spent("media"):

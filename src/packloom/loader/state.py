@@ -95,10 +95,16 @@ def check_state(saved: Mapping[str, Any], own: LoaderState, *, allow_mismatch: C
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The states of all ranks, in any order, as one that any number of ranks and workers can load.
 
-    Raises StateError for missing or doubled ranks, for states of different runs, and for ranks that did not consume
-    the same number of batches; it names them.
+    Raises StateError for missing or doubled ranks, for states of different runs or of another version, for one that was
+    changed, and for ranks that did not consume the same number of batches; it names them.
     """
     parsed = sorted((_parse(state) for state in states), key=lambda state: state["dp_rank"])
+    for state in parsed:
+        if state["version"] != STATE_VERSION:
+            raise StateError(
+                f"the state of rank {state['dp_rank']} has version {state['version']!r}, and states of version"
+                f" {STATE_VERSION} are merged here: merge them with the packloom that saved them"
+            )
     if not parsed:
         raise StateError("there are no states to merge: give those of all ranks")
     first = parsed[0]

@@ -213,7 +213,8 @@ class LaneWorker:
                 sample = self._stages.encode(raw, epoch=epoch, offset=feed.offset_of(number))
             except (ReadError, SampleError) as error:
                 stage: Stage = "read" if isinstance(error, ReadError) else "encode"
-                self._policy.skip(error, stage=stage, source=feed.place_of(number), epoch=epoch)
+                place, leaf = feed.place_of(number), feed.leaf_of(number)
+                self._policy.skip(error, stage=stage, source=place, epoch=epoch, dataset=leaf)
                 continue
             yield from self._stages.load([sample])
         counts = counts_by_code(self._policy)

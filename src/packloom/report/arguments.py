@@ -24,6 +24,10 @@ Aux = Annotated[list[str] | None, typer.Option(help="ALIAS=PATH of a dataset tha
 Workers = Annotated[int | None, typer.Option(min=0, help="Processes; default: one per CPU core, at most 8.")]
 MinPixels = Annotated[int | None, typer.Option(min=1, help="Lower bound on an image's area, in pixels.")]
 MaxPixels = Annotated[int | None, typer.Option(min=1, help="Upper bound on an image's area, in pixels.")]
+EncoderConfig = Annotated[
+    str | None,
+    typer.Option("--config", help="YAML of a DataConfig: the encoder gets its sample settings, e.g. video.fps."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout; progress on stderr.")]
 
 

@@ -110,6 +110,8 @@ def lint(data: DataSpec, encoder: EncoderSpec | None = None, *, num_workers: int
     num_samples = sum(result.num_samples for result in results)
     if not num_samples and not findings:
         raise ShardError(f"{', '.join(data.path)} holds no samples")
+    if samples.feed is None and num_samples == sum(finding.code == "read.open" for finding in findings) > 0:
+        raise ShardError(f"none of {num_samples} shards can be opened, e.g. {findings[-1].key}: check the address")
     return LintReport(
         num_samples=num_samples,
         num_good=sum(result.num_good for result in results),

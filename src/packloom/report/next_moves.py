@@ -6,6 +6,7 @@ from __future__ import annotations
 _MOVES = {
     "shard.index": "index the folder again: packloom index FOLDER",
     "shard.unusable": "write the shard again, or take it out of the folder",
+    "read.open": "see to it that the shard is there and may be read, or take it out of the list",
     "read": "write the shard again from its source, or train without these samples: the loader skips them",
     "cook.schema": "pass a cooker that reads this layout, or convert the data: packloom convert",
     "cook.json": "write the json part again as UTF-8 JSON",

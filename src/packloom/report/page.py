@@ -14,15 +14,19 @@ from typing import Any
 from packloom.datasets.files import write_file
 from packloom.inspect import printable
 from packloom.report.gallery import Gallery
-from packloom.report.preview import previews
-from packloom.report.tokens import Grid, Token, image_grids, position_runs, tokens_of
+from packloom.report.grids import Grid, media_grids
+from packloom.report.preview import frame_previews, previews
+from packloom.report.samples import spread
+from packloom.report.tokens import Token, position_runs, tokens_of
 from packloom.testing.spans import Reader
 from packloom.testing.traits import Traits
-from packloom.types import EncodedSample
+from packloom.types import EncodedMedia, EncodedSample, Frames
 
 #: What a page may have at most, in bytes; images get what its text leaves of it.
 _MAX_BYTES = 16 << 20
 _LEAST_FOR_IMAGES = 1 << 20
+#: Of a video, at most.
+_MAX_FRAMES = 32
 
 #: How a kind of token is written in the data of the page.
 _LETTERS = {"text": "x", "control": "c", "terminator": "e", "media": "m"}
@@ -57,14 +61,7 @@ def render_page(gallery: Gallery) -> str:
     """The page as text. What comes from the dataset is data in it: none of it is read as HTML or as script."""
     content = page_data(gallery)
     room = max(_LEAST_FOR_IMAGES, _MAX_BYTES - len(_as_json(content).encode()))
-    shown = [
-        (item.media, entry)
-        for sample, page in zip(gallery.samples, content["samples"], strict=True)
-        for item, entry in zip(sample.media, page["images"], strict=True)
-        if item.media.kind == "image"
-    ]
-    for (_, entry), uri in zip(shown, previews([media for media, _ in shown], max_bytes=room), strict=True):
-        entry["src"] = uri
+    _add_pictures(gallery, content, room)
     assets = resources.files("packloom.report") / "assets"
     style, script = (assets.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     return _PAGE.format(
@@ -75,6 +72,27 @@ def render_page(gallery: Gallery) -> str:
         script_hash=_hash(script),
         data=_as_json(content),
     )
+
+
+def _add_pictures(gallery: Gallery, content: dict[str, Any], room: int) -> None:
+    """Put small copies of all images and shown frames into the data of the page; together they take ``room`` bytes."""
+    pairs = [
+        (item, entry)
+        for sample, page in zip(gallery.samples, content["samples"], strict=True)
+        for item, entry in zip(sample.media, page["media"], strict=True)
+    ]
+    images = [(item.media, entry) for item, entry in pairs if item.media.kind == "image"]
+    videos = [(item, entry) for item, entry in pairs if item.frames is not None]
+    share = room // max(1, len(images) + sum(len(entry["frames"]) for _, entry in videos))
+    shown = previews([media for media, _ in images], max_bytes=share * len(images))
+    for (_, entry), uri in zip(images, shown, strict=True):
+        entry["src"] = uri
+    for item, entry in videos:
+        places = [place for place, *_ in entry["frames"]]
+        for frame, uri in zip(
+            entry["frames"], frame_previews(item, places, max_bytes=share * len(places)), strict=True
+        ):
+            frame.append(uri)
 
 
 def page_data(gallery: Gallery) -> dict[str, Any]:
@@ -102,7 +120,7 @@ def page_data(gallery: Gallery) -> dict[str, Any]:
 
 
 def _sample(gallery: Gallery, reader: Reader, sample: EncodedSample, place: str) -> dict[str, Any]:
-    grids = image_grids(gallery.encoder, sample)
+    grids = media_grids(gallery.encoder, sample)
     return {
         "key": printable(sample.key),
         "place": printable(place),
@@ -110,27 +128,41 @@ def _sample(gallery: Gallery, reader: Reader, sample: EncodedSample, place: str)
         "numTrained": int(sample.loss_mask.sum()),
         "tokens": [_token(token) for token in tokens_of(reader, sample)],
         "positions": [position_runs(axis) for axis in sample.position_ids.tolist()],
-        "images": [
-            {
-                "kind": item.media.kind,
-                "name": printable(item.media.name),
-                "width": item.width,
-                "height": item.height,
-                "numTokens": item.num_tokens,
-                **_grid(grid),
-            }
-            for item, grid in zip(sample.media, grids, strict=True)
-        ],
+        "media": [_medium(item, grid) for item, grid in zip(sample.media, grids, strict=True)],
     }
+
+
+def _medium(item: EncodedMedia, grid: Grid) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "kind": item.media.kind,
+        "name": printable(item.media.name),
+        "width": item.width,
+        "height": item.height,
+        "numTokens": item.num_tokens,
+        "rows": grid.rows,
+        "columns": grid.columns,
+        "runs": grid.runs,
+    }
+    if item.frames is not None:
+        found |= {"numFrames": len(item.frames.indices), "steps": grid.steps, "seconds": round(item.frames.duration, 3)}
+        found["frames"] = _shown_frames(item.frames, grid.steps)
+    if item.sound is not None:
+        found |= {"seconds": round(item.sound.seconds, 3), "rate": item.sound.rate}
+    return found
+
+
+def _shown_frames(frames: Frames, steps: int) -> list[list[Any]]:
+    """(place among the taken frames, number in the clip, second, step) of whole steps, evenly spread over the video."""
+    count = len(frames.indices)
+    each = -(-count // (steps or count))
+    chosen = spread(-(-count // each), max(1, _MAX_FRAMES // each))
+    places = [place for step in chosen for place in range(step * each, min(count, (step + 1) * each))]
+    return [[place, frames.indices[place], round(frames.seconds[place], 3), place // each] for place in places]
 
 
 def _token(token: Token) -> list[Any]:
     """start, ids, count, text, kind's letter, trained on (0 or 1)."""
     return [token.start, list(token.ids), token.count, _visible(token.text), _LETTERS[token.kind], int(token.trained)]
-
-
-def _grid(grid: Grid) -> dict[str, Any]:
-    return {"rows": grid.rows, "columns": grid.columns, "runs": grid.runs}
 
 
 def _visible(text: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
-from packloom.config import DataConfig, LoaderConfig, SourceConfig
+from packloom.config import DataConfig, LoaderConfig, SampleConfig, SourceConfig
 from packloom.datasets.aux_media import AuxLibrary
 from packloom.datasets.blend_data import open_blend
 from packloom.datasets.files import list_tars
@@ -169,7 +169,9 @@ def source_config(spec: DataSpec, *, seed: int = 0, shuffle: bool = True) -> Sou
 
 @lru_cache(maxsize=1)
 def load_encoder(spec: EncoderSpec) -> TaskEncoder:
-    """The encoder; the last one is kept, so that a worker loads it once. Raises ProcessorError."""
-    return TaskEncoder.from_pretrained(
-        spec.processor, max_length=spec.max_length, min_pixels=spec.min_pixels, max_pixels=spec.max_pixels
-    )
+    """The encoder; the last one is kept, so that a worker loads it once. Raises ProcessorError, ConfigError."""
+    settings = SampleConfig() if spec.config is None else DataConfig.from_yaml(spec.config).sample
+    own = {name: getattr(spec, name) for name in ("max_length", "min_pixels", "max_pixels")}
+    stated = {name: value for name, value in own.items() if value is not None}
+    values = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    return TaskEncoder.from_pretrained(spec.processor, **{**values, **stated})

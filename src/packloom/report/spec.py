@@ -23,3 +23,4 @@ class EncoderSpec:
     max_length: int | None = None
     min_pixels: int | None = None
     max_pixels: int | None = None
+    config: str | None = None  # YAML of a DataConfig, whose sample settings the encoder gets

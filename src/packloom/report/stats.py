@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -11,14 +11,17 @@ from packloom.config import DataConfig, LoaderConfig, PackingConfig, TailPolicy
 from packloom.datasets.aux_media import AuxLibrary
 from packloom.errors import ConfigError, TooManyErrors
 from packloom.loader.blend_feed import EpochizedFeed
-from packloom.loader.feeds import make_feed
+from packloom.loader.feeds import make_finite_feed
+from packloom.loader.lance_feed import spawn_for_lance
 from packloom.loader.lanes import check_cluster
+from packloom.loader.lengths import Lengths, measure_lengths
 from packloom.report.histogram import Histogram, histogram
-from packloom.report.lengths import Lengths, measure_lengths
-from packloom.report.samples import source_config
+from packloom.report.samples import load_encoder, source_config, spread
 from packloom.report.spec import DataSpec, EncoderSpec
 from packloom.report.steps import Steps, plan_steps
 
+#: Of bad samples: they are counted here, and end nothing.
+_NO_LIMIT = 1 << 62
 _PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 
 
@@ -75,6 +78,7 @@ class Stats:
         return {
             "num_samples": found.total,
             "num_measured": len(found.numbers),
+            "num_encoded": found.num_measured,  # of them not in the cache
             "is_exact": found.is_exact,
             "refused": dict(sorted(found.refused.items())),
             "tokens": tokens,
@@ -99,33 +103,53 @@ class Stats:
 
 
 def measure_stats(
-    data: DataSpec, encoder: EncoderSpec, shape: Shape | None = None, *, limit: int | None = None, num_workers: int = 0
+    data: DataSpec,
+    encoder: EncoderSpec,
+    shape: Shape | None = None,
+    *,
+    limit: int | None = None,
+    num_workers: int = 0,
+    cache_dir: str | None = None,
 ) -> Stats:
     """Measure the dataset, or ``limit`` samples evenly spread over it, and plan the loaders of ``shape``.
 
-    No image is decoded. Raises ConfigError for ranks that cannot share the lanes, TooManyErrors if no sample is good.
+    No image is decoded. Lengths are kept in ``cache_dir``, if one is named. Raises ConfigError for ranks that cannot
+    share the lanes and for a weighted blend, ShardError for a dataset without an index, ProcessorError for an encoder
+    that cannot be loaded, TooManyErrors if no sample is good.
     """
     shape = shape or Shape()
     configs = [_packed(data, shape, length) for length in shape.pack_lengths]
     configs += [_padded(data, shape, size) for size in shape.micro_batch_sizes]
-    _check_epochs(configs[0], limit)
     for dp_size in shape.dp_sizes:
         check_cluster(LoaderConfig().num_lanes, dp_size=dp_size, num_workers=0)
-    lengths = measure_lengths(data, encoder, limit=limit, num_workers=num_workers)
+    lengths = measure_dataset(data, encoder, limit=limit, num_workers=num_workers, cache_dir=cache_dir)
     if not lengths.good.any():
         raise TooManyErrors(
-            f"all {len(lengths.codes)} samples that were read are refused, most often with"
+            f"all {len(lengths.numbers)} samples that were read are refused, most often with"
             f" {lengths.refused.most_common(1)[0][0]}: see `packloom lint {data.path[0]} --processor ...`"
         )
     steps = [item for config in configs for item in plan_steps(lengths, config, shape.dp_sizes)]
     return Stats(lengths=lengths, steps=tuple(steps))
 
 
-def _check_epochs(config: DataConfig, limit: int | None) -> None:
-    """Refuse, before anything is measured, what has no epochs, or none that a part of it would tell of."""
-    feed = make_feed(replace(config, source=replace(config.source, epochs=1)), AuxLibrary())
+def measure_dataset(
+    data: DataSpec,
+    encoder: EncoderSpec,
+    *,
+    limit: int | None = None,
+    num_workers: int = 0,
+    cache_dir: str | None = None,
+) -> Lengths:
+    """The lengths of all samples, or of ``limit`` evenly spread; raises as ``measure_stats``."""
+    loader = LoaderConfig(layout="padded", num_workers=num_workers, max_consecutive_errors=_NO_LIMIT)
+    config = spawn_for_lance(DataConfig(source=source_config(data), loader=loader))
+    library = AuxLibrary()
+    feed = make_finite_feed(config, library)
     if isinstance(feed, EpochizedFeed) and limit is not None:
         raise ConfigError("the epochs of an epochised blend are known by its whole content: measure it without a limit")
+    numbers = spread(feed.num_samples, limit)
+    loaded = load_encoder(encoder)
+    return measure_lengths(feed, loaded, config, library, numbers=numbers, cache_dir=cache_dir, progress=True)
 
 
 def _packed(data: DataSpec, shape: Shape, length: int) -> DataConfig:

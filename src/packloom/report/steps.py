@@ -20,9 +20,9 @@ from packloom.errors import ConfigError, ReadError
 from packloom.loader.feed import LaneFeed
 from packloom.loader.feeds import make_feed
 from packloom.loader.lanes import LaneGrid
+from packloom.loader.lengths import Lengths
 from packloom.loader.stages import Stages
 from packloom.loader.worker import Plan
-from packloom.report.lengths import Lengths
 from packloom.types import EncodedMedia, EncodedSample, Media, RawSample, Row
 
 _NO_LIMIT = 1 << 62
@@ -151,9 +151,9 @@ class _KnownFeed:
         return self._feed.samples_from(lane, draw)
 
     def read(self, sample: int) -> RawSample:
-        code = self._lengths.codes[sample]
-        if code:
-            raise ReadError("refused", key=str(sample), code=code)
+        fault = self._lengths.faults.get(sample)
+        if fault is not None:
+            raise ReadError("refused", key=str(sample), code=fault.code)
         numbers = (int(self._lengths.tokens[sample]), int(self._lengths.patches[sample]))
         return {"__key__": str(sample), "__url__": "", "numbers": numbers}
 
@@ -165,6 +165,9 @@ class _KnownFeed:
 
     def offset_of(self, sample: int) -> int | None:
         return None
+
+    def leaf_of(self, sample: int) -> str:
+        return ""
 
 
 class _KnownEncoder:

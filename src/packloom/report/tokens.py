@@ -9,15 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from packloom.task_encoders.base import TaskEncoder
 from packloom.testing.spans import Reader
 from packloom.types import EncodedSample
 
 Kind = Literal["text", "control", "terminator", "media"]
 #: What decoding gives for a character of which some bytes are cut off.
 _HALF = "\ufffd"
-#: Columns by which rounding to whole patches may change the proportions of an image.
-_SLACK = 1.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,15 +27,6 @@ class Token:
     text: str
     kind: Kind
     trained: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Grid:
-    """Where the tokens of one image stand: ``runs`` of (start, count), row by row; 0 rows where there is no grid."""
-
-    rows: int
-    columns: int
-    runs: tuple[tuple[int, int], ...]
 
 
 def tokens_of(reader: Reader, sample: EncodedSample) -> Iterator[Token]:
@@ -78,46 +66,6 @@ def position_runs(positions: Sequence[int]) -> list[tuple[int, int, int]]:
         runs.append((int(values[place]), int(steps[place]), end - place + 1))
         place = end + 1
     return runs
-
-
-def image_grids(encoder: TaskEncoder, sample: EncodedSample) -> list[Grid]:
-    """One per medium: its tokens, and how many rows and columns they are where the family lays them out so.
-
-    Where there is a video too, nothing is told: its frames may own tokens of the same kind.
-    """
-    if any(item.media.kind != "image" for item in sample.media):
-        return [Grid(rows=0, columns=0, runs=())] * len(sample.media)
-    own = np.flatnonzero(sample.input_ids.numpy() == encoder.media_id) if encoder.media_id is not None else np.zeros(0)
-    grids, first = [], 0
-    for item in sample.media:
-        places = own[first : first + item.num_tokens].tolist()
-        first += item.num_tokens
-        rows, columns = _shape(encoder, item.height, item.width, len(sample.media), item.num_tokens)
-        grids.append(Grid(rows=rows, columns=columns, runs=tuple(_runs(places))))
-    return grids
-
-
-def _shape(encoder: TaskEncoder, height: int, width: int, num_images: int, num_tokens: int) -> tuple[int, int]:
-    """(rows, columns) that a processor lays one image out in; (0, 0) for tiles and anything else."""
-    if encoder.image_rule is None:
-        return 0, 0
-    layout = encoder.image_rule.measure(height, width, num_images)
-    if layout.token_grid is not None and layout.token_grid[0] == 1:
-        return layout.token_grid[1:]
-    rows, columns = len(layout.runs), layout.runs[0]
-    is_even = rows > 1 and set(layout.runs) == {columns} and rows * columns == num_tokens and layout.grid_thw is None
-    # a run for each row, not for each tile: then rows and columns have the proportions of the image
-    if is_even and abs(rows * width / height - columns) <= _SLACK:
-        return rows, columns
-    return 0, 0
-
-
-def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    start = 0
-    for end in range(1, len(places) + 1):
-        if end == len(places) or places[end] != places[end - 1] + 1:
-            yield places[start], end - start
-            start = end
 
 
 def _words(reader: Reader, context: list[int], ids: list[int], place: int, trained: bool) -> Iterator[Token]:

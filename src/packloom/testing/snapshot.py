@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, TypedDict
 
+from packloom.datasets.files import write_file
 from packloom.errors import ConfigError, SampleError
 from packloom.task_encoders.base import TaskEncoder
 from packloom.testing.cases import MaskCase
@@ -103,7 +104,7 @@ def take_snapshot(encoder: TaskEncoder, cases: Iterable[MaskCase] | None = None)
 
 
 def write_snapshot(snapshot: Snapshot, path: str | Path) -> None:
-    """Write a golden file with one line per case and per token. Raises OSError."""
+    """Write a golden file, at once, with one line per case and per token. Raises OSError."""
     lines = [
         f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"
         for name, value in snapshot.items()
@@ -115,7 +116,7 @@ def write_snapshot(snapshot: Snapshot, path: str | Path) -> None:
             for key, value in snapshot[name].items()
         )
         lines.append(f" {json.dumps(name)}: {{\n{entries}\n }}")
-    Path(path).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    write_file(str(path), ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def read_snapshot(path: str | Path) -> Snapshot:

@@ -54,7 +54,7 @@
 
   function drawSample(sample) {
     const at = positionsOf(sample);
-    const media = sample.images.reduce((sum, image) => sum + image.numTokens, 0);
+    const media = sample.media.reduce((sum, medium) => sum + medium.numTokens, 0);
     const section = make("section", "sample");
     section.dataset.key = sample.key;
     section.append(make("h2", "", sample.key));
@@ -62,9 +62,9 @@
     meta.append(make("b", "", number(sample.numTokens) + " tokens"), ", ", make("b", "", number(sample.numTrained)),
       " trained on (" + percent(sample.numTrained, sample.numTokens) + "), " + number(media) + " of media · " + sample.place);
     section.append(meta);
-    const images = make("div", "images");
-    images.append(...sample.images.map((image, i) => drawImage(image, i, at)));
-    if (sample.images.length) section.append(images);
+    const shown = make("div", "images");
+    shown.append(...sample.media.map((medium, i) => drawMedium(medium, i, at)));
+    if (sample.media.length) section.append(shown);
     section.append(legend(), drawTokens(sample, at));
     return section;
   }
@@ -80,8 +80,8 @@
 
   function drawTokens(sample, at) {
     const flow = make("div", "flow");
-    const owners = new Map(); // first token of an image → its number
-    sample.images.forEach((image, i) => { for (const [start] of image.runs) owners.set(start, i); });
+    const owners = new Map(); // first token of a run of a medium → the number of the medium
+    sample.media.forEach((medium, i) => { for (const [start] of medium.runs) owners.set(start, i); });
     let odd = false;
     sample.tokens.forEach(([start, ids, count, text, kind, trained], i) => {
       const before = i && sample.tokens[i - 1][5], after = i + 1 < sample.tokens.length && sample.tokens[i + 1][5];
@@ -108,49 +108,93 @@
 
   function flash(figure) {
     figure.scrollIntoView({ block: "center" });
-    figure.querySelector(".frame").animate([{ boxShadow: "0 0 0 5px #2f5fd0" }, { boxShadow: "0 0 0 1px transparent" }], 900);
+    (figure.querySelector(".strip") || figure.querySelector(".frame")).animate([{ boxShadow: "0 0 0 5px #2f5fd0" }, { boxShadow: "0 0 0 1px transparent" }], 900);
   }
 
-  function drawImage(image, index, at) {
-    const figure = make("figure");
+  const seconds = (value) => value.toFixed(2) + " s";
+
+  function drawMedium(medium, index, at) {
+    const figure = make("figure", medium.kind);
+    const caption = make("figcaption", "", null, make("b", "", medium.kind + " " + (index + 1) + "  " + medium.name),
+      "  " + describe(medium) + number(medium.numTokens) + " tokens");
+    if (medium.frames) figure.append(drawFrames(medium, at));
+    else if (medium.src) figure.append(drawPicture(medium, medium.src, Math.min(1, 540 / medium.width, 380 / medium.height), 0, medium.name, "", at));
+    else figure.append(drawBlank(medium));
+    figure.append(caption);
+    return figure;
+  }
+
+  function describe(medium) {
+    if (medium.rate) return seconds(medium.seconds) + " at " + number(medium.rate) + " Hz → ";
+    const size = medium.width + " × " + medium.height + " px";
+    const grid = medium.rows ? medium.rows + " × " + medium.columns : "";
+    if (!medium.frames) return size + " → " + (grid ? grid + " = " : "");
+    const shown = medium.frames.length < medium.numFrames ? " (" + medium.frames.length + " shown)" : "";
+    const taken = ", " + seconds(medium.seconds) + " → " + medium.numFrames + " frames" + shown;
+    return size + taken + (grid ? ", " + medium.steps + " × " + grid + " = " : ", ");
+  }
+
+  // The frames of one step in one box: they share their tokens.
+  function drawFrames(medium, at) {
+    const strip = make("div", "strip");
+    let box, last = -1;
+    const longest = Math.max(medium.width, medium.height);
+    for (const [, frame, second, step, src] of medium.frames) {
+      if (step !== last) {
+        if (last >= 0 && step !== last + 1) strip.append(make("span", "gap", "…"));
+        box = make("div", "step");
+        strip.append(box);
+        last = step;
+      }
+      const first = medium.steps ? step * medium.numTokens / medium.steps : 0;
+      const what = "frame " + number(frame) + " at " + seconds(second);
+      box.append(make("div", "shot", null, drawPicture(medium, src, Math.min(1, 170 / longest), first, what, what + "\n", at),
+        make("span", "when", seconds(second))));
+    }
+    return strip;
+  }
+
+  function drawBlank(medium) {
+    const frame = make("div", "frame", null, make("div", "blank", medium.kind));
+    frame.addEventListener("mousemove", (event) => showTip(event, number(medium.numTokens) + " tokens" +
+      (medium.runs.length ? "\nfrom token " + number(medium.runs[0][0]) : "")));
+    frame.addEventListener("mouseleave", hideTip);
+    return frame;
+  }
+
+  // `first`: how many tokens of the medium come before those of this picture; `head`: the first line of its tips.
+  function drawPicture(medium, src, scale, first, name, head, at) {
     const frame = make("div", "frame");
     const picture = make("img");
     const canvas = make("canvas");
-    if (image.src) {
-      picture.src = image.src;
-      picture.alt = image.name;
-      const scale = Math.max(90 / image.width, Math.min(1, 540 / image.width, 380 / image.height));
-      picture.style.width = Math.round(image.width * scale) + "px"; // whatever the size of its copy here
-      frame.append(picture, canvas);
-    } else {
-      frame.append(make("div", "blank", image.kind));
-    }
-    const size = image.width + " × " + image.height + " px → ";
-    const grid = image.rows ? image.rows + " × " + image.columns + " = " : "";
-    figure.append(frame, make("figcaption", "", null, make("b", "", image.kind + " " + (index + 1) + "  " + image.name),
-      "  " + size + grid + number(image.numTokens) + " tokens"));
+    picture.src = src;
+    picture.alt = name;
+    picture.style.width = Math.round(medium.width * Math.max(90 / medium.width, scale)) + "px"; // whatever the size of its copy here
+    frame.append(picture, canvas);
     const place = (event) => {
       const box = frame.getBoundingClientRect();
-      const column = Math.min(image.columns - 1, Math.max(0, Math.floor((event.clientX - box.left) / box.width * image.columns)));
-      const row = Math.min(image.rows - 1, Math.max(0, Math.floor((event.clientY - box.top) / box.height * image.rows)));
+      const column = Math.min(medium.columns - 1, Math.max(0, Math.floor((event.clientX - box.left) / box.width * medium.columns)));
+      const row = Math.min(medium.rows - 1, Math.max(0, Math.floor((event.clientY - box.top) / box.height * medium.rows)));
       return [row, column];
     };
-    if (image.rows) {
-      picture.addEventListener("load", () => drawGrid(canvas, image));
+    if (medium.rows) {
+      picture.addEventListener("load", () => drawGrid(canvas, medium));
       frame.addEventListener("mousemove", (event) => {
         const [row, column] = place(event);
-        const token = placeOf(image.runs, row * image.columns + column);
-        drawGrid(canvas, image, row, column);
-        showTip(event, "row " + (row + 1) + ", column " + (column + 1) + " · token " + number(token) + "\n" + at(token));
+        const token = placeOf(medium.runs, first + row * medium.columns + column);
+        drawGrid(canvas, medium, row, column);
+        showTip(event, head + "row " + (row + 1) + ", column " + (column + 1) + " · token " + number(token) + "\n" + at(token));
       });
-      frame.addEventListener("mouseleave", () => { hideTip(); drawGrid(canvas, image); });
+      frame.addEventListener("mouseleave", () => { hideTip(); drawGrid(canvas, medium); });
     } else {
-      frame.addEventListener("mousemove", (event) => showTip(event,
-        number(image.numTokens) + " tokens, not laid out as one grid (tiles, frames, or pooled)" +
-        (image.runs.length ? "\nfrom token " + number(image.runs[0][0]) : "")));
+      const own = medium.steps || 1;
+      const start = placeOf(medium.runs, first);
+      frame.addEventListener("mousemove", (event) => showTip(event, head +
+        number(medium.numTokens / own) + " tokens" + (medium.frames && !medium.steps ? " for all frames" : "") +
+        ", not laid out as one grid (tiles, or pooled)" + (start >= 0 ? "\nfrom token " + number(start) : "")));
       frame.addEventListener("mouseleave", hideTip);
     }
-    return figure;
+    return frame;
   }
 
   function drawGrid(canvas, image, row, column) {
@@ -211,7 +255,8 @@
   function drawSkipped() {
     const section = make("section", "skipped");
     const rows = data.skipped.filter(([key]) => matches(key));
-    section.append(make("h2", "", number(rows.length) + " skipped samples"));
+    const of = rows.length < data.skipped.length ? " of " + number(data.skipped.length) + " skipped samples match the filter" : " skipped samples";
+    section.append(make("h2", "", number(rows.length) + of));
     section.append(make("div", "meta", data.skipped.length ? "Training leaves these out, and counts each." : "Training will leave out none of the samples that were looked at."));
     if (!rows.length) return section;
     const table = make("table", "", null, make("tr", "", null, make("th", "", "sample"), make("th", "", "kind"), make("th", "", "reason")));
@@ -273,9 +318,11 @@
       const sample = data.samples[i];
       const share = make("i");
       share.style.width = percent(sample.numTrained, sample.numTokens).replace(" ", "");
-      const images = sample.images.length ? ", " + sample.images.length + (sample.images.length > 1 ? " images" : " image") : "";
+      const kinds = [...new Set(sample.media.map((medium) => medium.kind))];
+      const media = kinds.map((kind) => sample.media.filter((medium) => medium.kind === kind).length)
+        .map((count, i) => ", " + count + " " + kinds[i] + (count > 1 && kinds[i] !== "audio" ? "s" : "")).join("");
       const item = make("li", "", null, make("span", "key", sample.key),
-        make("span", "sub", number(sample.numTokens) + " tokens" + images), make("span", "share", null, share));
+        make("span", "sub", number(sample.numTokens) + " tokens" + media), make("span", "share", null, share));
       item.setAttribute("aria-current", String(state.view === "samples" && i === state.current));
       item.addEventListener("click", () => { state.view = "samples"; state.current = i; draw(); });
       return item;
@@ -309,7 +356,7 @@
     j: () => step(1), ArrowRight: () => step(1), k: () => step(-1), ArrowLeft: () => step(-1),
     g: () => document.body.classList.toggle("no-grid"), d: () => theme.click(),
     s: () => buttons.samples.click(), p: () => buttons.packs.click(), x: () => buttons.skipped.click(),
-    "/": () => filter.focus(),
+    "/": () => filter.select(), // and focus: what is typed next is a new filter
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
