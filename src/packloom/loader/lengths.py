@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from packloom.config import DataConfig
 from packloom.datasets.aux_media import AuxLibrary
-from packloom.datasets.policy import ErrorPolicy, SkipRecord
+from packloom.datasets.policy import ErrorPolicy, SkipRecord, Stage
 from packloom.errors import PackloomError, PlanError, ReadError, SampleError
 from packloom.loader.delivery import Delivery
 from packloom.loader.feed import LaneFeed
@@ -234,9 +234,8 @@ def _measure(feed: LaneFeed, stages: Stages, policy: ErrorPolicy, numbers: list[
                 raise raw
             sample = stages.encode(raw, epoch=0, offset=feed.offset_of(number))
         except SampleError as error:
-            stage = "read" if isinstance(error, ReadError) else "encode"
-            where = {"source": feed.place_of(number), "dataset": feed.leaf_of(number)}
-            policy.skip(error, stage=stage, **where)  # type: ignore[arg-type]
+            stage: Stage = "read" if isinstance(error, ReadError) else "encode"
+            policy.skip(error, stage=stage, source=feed.place_of(number), dataset=feed.leaf_of(number))
             [faults[place]] = policy.take_records()
             continue
         policy.passed("encode")
