@@ -16,20 +16,18 @@ from PIL import Image
 
 from packloom.datasets import tar_file
 from packloom.datasets.index_shard import index_shard
-from packloom.datasets.tar_file import TarFile, member_bytes, member_header
+from packloom.datasets.tar_file import TarFile, member_bytes
 
 _NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=230)
-_SIZES = st.one_of(st.integers(0, 1 << 20), st.sampled_from([8**11 - 1, 8**11, 1 << 40]))
+_SIZES = st.one_of(st.integers(0, 1 << 20), st.just(8**11 - 1))
 
 
 @given(name=st.one_of(_NAMES, st.from_regex(r"[a-z0-9/]{1,120}\.json", fullmatch=True)), size=_SIZES)
-def test_headers_are_those_of_tarfile(name: str, size: int) -> None:
+def test_sizes_are_those_of_tarfile(name: str, size: int) -> None:
     info = tarfile.TarInfo(name)
     info.size = size
-    header = member_header(name, size)
-    assert header == info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-    if size < 8**11:
-        assert member_bytes(name, size) == len(header) + -(-size // 512) * 512
+    header = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    assert member_bytes(name, size) == len(header) + -(-size // 512) * 512
 
 
 def image(number: int) -> bytes:
