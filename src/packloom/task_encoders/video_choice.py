@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 _Rule = TypeVar("_Rule", GridVideoRule, FrameVideoRule)
 
-#: (frames, height, width) of the probes: a clip that most processors enlarge, and an odd one
-_PROBES = ((2, 37, 53), (3, 150, 220))
+#: (frames, height, width) of the probes: a clip that most processors enlarge, and an odd one; no temporal patch is longer
+_PROBES = ((8, 37, 53), (9, 150, 220))
 
 
 def choose_videos(parts: ProcessorParts, rule: VideoRule | None, config: SampleConfig) -> VideoRule | None:
