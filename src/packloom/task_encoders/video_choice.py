@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _Rule = TypeVar("_Rule", GridVideoRule, FrameVideoRule)
 
-#: (frames, height, width) of the probes: a clip that most processors enlarge, and an odd one; no temporal patch is longer
+#: (frames, height, width) of the probes, longer than a temporal patch: a clip that most processors enlarge, an odd one
 _PROBES = ((8, 37, 53), (9, 150, 220))
 
 
