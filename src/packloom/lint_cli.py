@@ -84,7 +84,7 @@ def _print(report: LintReport, console: Console, path: str, show: int) -> None:
         if len(group.findings) > show:
             say((f"  … and {len(group.findings) - show:,} more: --show {len(group.findings)}, or --json", "dim"))
         say(("  Next: ", "bold"), _line(group.next_move))
-    done = "read, cooked, encoded and decoded" if report.with_encoder else "read, cooked and decoded"
+    done = "read, cooked, encoded and decoded" if report.with_encoder else "read and cooked, images and audio decoded"
     say(f"{report.num_samples:,} samples {done}: ", (f"{report.num_good:,} good", "green"), _summary(report))
     if report.ok and not report.with_encoder:
         say(("Next: ", "bold"), f"packloom lint {path} --processor NAME  (encodes them too, as training will)")

@@ -36,7 +36,8 @@ def in_processes(target: Callable[..., None], num_processes: int, *args: Any) ->
     for process in processes:
         process.join(timeout=60)
         if process.is_alive():
-            process.kill()
+            for other in processes:
+                other.kill()
             pytest.fail("a process hangs")
     return [process.exitcode for process in processes]
 

@@ -106,6 +106,18 @@ def test_without_a_processor(planted: Path) -> None:
     assert found(planted) == {key: code for key, code in PLANTED.items() if key not in only_with}
 
 
+def test_cut_audio_and_video_are_found_without_a_processor(tmp_path: Path, audio_row, sound) -> None:
+    pytest.importorskip("av", reason="PyAV is not installed: reads audio")
+    video = {"messages": [{"role": "user", "content": [{"type": "video"}]}, {"role": "assistant", "content": "A."}]}
+    rows = [
+        audio_row(sound(0.2), key="good"),
+        audio_row(sound(0.2)[:1000], key="cut"),
+        {"__key__": "page", "json": video, "0.mp4": b"<html>404</html>"},
+    ]
+    write_shards(rows, tmp_path / "out")
+    assert found(tmp_path / "out") == {"cut": "media.truncated", "page": "media.unreadable"}
+
+
 def test_without_an_index(planted: Path, encoder_spec: EncoderSpec) -> None:
     shutil.rmtree(planted / ".packloom")
     only_with = {"flipped", "too-long"}  # a checksum stands in the index; the length was not limited

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -98,6 +99,18 @@ def test_a_count_that_differs_is_refused(hearing, audio_row, sound) -> None:
     with pytest.raises(MediaError, match=r"26 tokens were predicted from the header, but .* features for 25") as caught:
         encoder.batch([dataclasses.replace(sample, media=(other,))])
     assert (caught.value.code, caught.value.key) == ("media.count_differs", "row")
+
+
+def test_samples_too_large_for_finite_features_are_refused(hearing, audio_row, sound) -> None:
+    """A wav of another kind that is read as floats holds such numbers: each of them is finite, their power is not."""
+    head = bytearray(sound(num_samples=0))
+    head[20:22], head[34:36], head[32:34] = b"\3\0", b"\x20\0", b"\4\0"
+    data = np.full(8000, 1e20, dtype="<f4").tobytes()
+    head[40:44] = len(data).to_bytes(4, "little")
+    sample = hearing("qwen2_audio").encode_sample(audio_row(sound(1.0), bytes(head) + data))
+    with pytest.raises(MediaError, match=r"1\.wav: its samples are so large") as caught:
+        hearing("qwen2_audio").batch([sample])
+    assert caught.value.code == "media.not_finite"
 
 
 def test_encoders_that_do_not_hear_refuse(encoder_of, audio_row, sound) -> None:

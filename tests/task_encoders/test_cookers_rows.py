@@ -89,6 +89,7 @@ def test_sharegpt_row_with_system_and_images() -> None:
         (llava("<image>", "a"), [], "1 image place .*, 0 image files"),
         (llava("hi", "<image>"), ["jpg"], "0 image places .*, 1 image file "),
         (llava("<image><image>", "a", images=["x.jpg"]), ["0.jpg", "1.jpg"], "1 listed in the row"),
+        (llava("no tag", "a", images=["x.jpg"]), [], "0 image places .*, 1 listed in the row"),
         (llava("<image><image>", "a", images=["0.jpg", "x.jpg"]), ["0.jpg", "1.jpg"], "no part .* named 'x.jpg'"),
         (llava("<image><image>", "a", images=["x.jpg", "y.jpg"]), ["b.jpg", "a.jpg"], "no part .* named 'x.jpg'"),
     ],

@@ -209,6 +209,24 @@ def test_frames_and_images_under_one_key_stand_in_their_order(family, encoder_of
     assert "pixel_table" not in joined
 
 
+def test_features_follow_a_template_that_moves_images_ahead(encoder_of, picture, clip, video_row) -> None:
+    encoder = encoder_of("smolvlm", video=FOUR)
+    raw = video_row(clip("mp4", frames=9))
+    raw["json"]["messages"][0]["content"].append({"type": "image", "image": "9.png"})
+    moving = _MOVING.replace("<image>", encoder.image_rule.placeholder)
+    moved = type(encoder)(dataclasses.replace(encoder.parts, chat_template=moving), config=encoder.config)
+    rows = [each.batch([each.encode_sample({**raw, "9.png": picture(64, 96)})])[0] for each in (encoder, moved)]
+    assert [[item.media.kind for item in row.sample.media] for row in rows] == [["video", "image"], ["image", "video"]]
+    first, second = (row.media_tensors["pixel_values"][0] for row in rows)
+    assert torch.equal(torch.cat([first[4:], first[:4]]), second)
+
+
+_MOVING = """{% for m in messages %}<|im_start|>{{ m.role | capitalize }}: {% for kind in ('image', 'video', 'text') -%}
+{% for p in m.content if p.type == kind %}{{ p.text if kind == 'text' else '<' + kind + '>' }}{% endfor %}{% endfor -%}
+<end_of_utterance>
+{% endfor %}"""
+
+
 def test_frames_of_another_size_than_tiles_are_told_of(encoder_of, caplog, picture, clip, video_row) -> None:
     encoder = encoder_of("internvl3", video=FOUR)
     type(encoder)(encoder.parts, config=encoder.config)

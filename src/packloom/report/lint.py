@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from packloom.errors import ConfigError, ReadError, SampleError, ShardError
+from packloom.errors import CapabilityError, ConfigError, ReadError, SampleError, ShardError
 from packloom.report.next_moves import next_move
 from packloom.report.samples import Chunk, Item, Samples, load_encoder, open_samples
 from packloom.report.spec import DataSpec, EncoderSpec
 from packloom.report.work import run_all
+from packloom.task_encoders.audio import decode_sound, read_sound
 from packloom.task_encoders.chat_checks import check_chat
 from packloom.task_encoders.cookers import cook
 from packloom.task_encoders.images import decode_rgb
+from packloom.task_encoders.video import read_clip
 from packloom.types import Media, RawSample
 
 logger = logging.getLogger(__name__)
@@ -87,9 +89,10 @@ class LintReport:
 def lint(data: DataSpec, encoder: EncoderSpec | None = None, *, num_workers: int = 0) -> LintReport:
     """Read every sample, cook it, decode its images and, with an encoder, encode it and process its images.
 
-    Without an encoder images are decoded as any encoder would. A damaged shard, an index that fits no longer and a key
-    that two samples share are findings too. Raises ShardError or ConfigError where there is no dataset at all,
-    ProcessorError where the encoder cannot be loaded.
+    Without an encoder images and audio are decoded as any encoder would, and of videos the headers are read. A damaged
+    shard, an index that fits no longer and a key that two samples share are findings too. Raises ShardError or
+    ConfigError where there is no dataset at all, ProcessorError where the encoder cannot be loaded, CapabilityError
+    where what decodes a medium is not installed.
     """
     if encoder is not None:
         load_encoder(encoder)  # what is wrong with it is said here, once
@@ -184,6 +187,8 @@ def _problem(samples: Samples, encoder: EncoderSpec | None, item: Item) -> Findi
             stages.load([stages.encode(item.raw, epoch=0)])
     except SampleError as error:
         return _finding(error.with_key(key), item.place)
+    except CapabilityError:
+        raise
     except Exception:
         logger.error("a bug (no SampleError) came up at sample %r of %s", key, item.place)
         raise
@@ -191,10 +196,15 @@ def _problem(samples: Samples, encoder: EncoderSpec | None, item: Item) -> Findi
 
 
 def _check_plainly(samples: Samples, raw: RawSample) -> None:
-    """Cook the sample and decode its images."""
+    """Cook the sample, decode its images and audio, and read the headers of its videos."""
     for media in _fetched(samples, check_chat(cook(raw)).media):
         if media.kind == "image":
             decode_rgb(media)
+        elif media.kind == "video":
+            read_clip(media)
+        else:
+            sound = read_sound(media)
+            decode_sound(media, sound, rate=sound.rate)
 
 
 def _fetched(samples: Samples, media: tuple[Media, ...]) -> Iterator[Media]:

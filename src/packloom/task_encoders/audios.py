@@ -79,6 +79,11 @@ class AudioLoader:
             waves.append(decode_sound(item.media, item.sound, rate=rule.rate, most=rule.max_samples))
         tensors = rule.process(waves)
         for index, item in enumerate(media):
+            if not all(bool(tensor[index].isfinite().all()) for tensor in tensors.values()):
+                raise MediaError(
+                    f"{item.media.name}: its samples are so large that its features are no finite numbers",
+                    code="media.not_finite",
+                )
             produced = rule.produced(tensors, index)
             if produced != item.num_tokens:
                 raise MediaError(

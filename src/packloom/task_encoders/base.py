@@ -254,7 +254,7 @@ class TaskEncoder:
             loss_mask=torch.from_numpy(compact.expand(mask)),
             position_ids=torch.from_numpy(self.family.positions(compact.num_tokens, prompt.media_blocks(compact))),
             token_tensors=self._token_tensors(compact),
-            media=tuple(encoded for encoded, _ in media),
+            media=tuple(media[index][0] for index in compact.order),  # a template may move one kind before another
         )
         return fit_length(sample, self.config, self.media_ids)
 

@@ -107,6 +107,8 @@ def bind_media(
         kind: iter(_bind_kind(kind, [ref for ref in refs if ref.kind == kind and not ref.frames], rest, listed))
         for kind in KINDS
     }
+    if not clips:  # whose frames may be listed as images
+        _refuse_unplaced(refs, listed)
     media: list[Media] = []
     messages = []
     for turn in turns:
@@ -119,6 +121,17 @@ def bind_media(
                 parts.append(part)
         messages.append(_message(turn, tuple(parts)))
     return tuple(messages), tuple(media)
+
+
+def _refuse_unplaced(refs: Sequence[MediaRef], listed: Mapping[MediaKind, Sequence[MediaRef]]) -> None:
+    """Media that a row lists and no message places would be lost, wherever their files are."""
+    for kind, items in listed.items():
+        if items and all(ref.kind != kind for ref in refs):
+            raise CookError(
+                f"0 {kind} places in the messages, {len(items)} listed in the row",
+                code=f"cook.{kind}_count",
+                hint="add the place, or drop it from the list",
+            )
 
 
 def _load_frames(ref: MediaRef, shelf: MediaShelf) -> Media:

@@ -27,6 +27,7 @@ class Prompt:
     runs: np.ndarray | None  # [C] int64, how often each token is repeated: 1 for text; None without media
     media_places: np.ndarray  # [K] int64, the media tokens that stand for runs
     layouts: Sequence[ImageLayout] = ()  # of the media, in the order in which they stand in the text
+    order: Sequence[int] = ()  # the index of each of them among the sample's media
 
     def expand(self, values: np.ndarray) -> np.ndarray:
         """Per-token values of the compact prompt, repeated to full length [L]; ``values`` themselves without media."""
@@ -63,7 +64,8 @@ def build_prompt(
     ``media_ids`` are the tokens that are repeated, ``control`` is the id_table of those that only the template may
     write.
     """
-    placed = [layouts[piece.medium] for piece in skeleton.pieces if isinstance(piece, Slot) and piece.kind == "image"]
+    order = [piece.medium for piece in skeleton.pieces if isinstance(piece, Slot) and piece.kind == "image"]
+    placed = [layouts[medium] for medium in order]
     media = iter(placed)
     pieces = [
         next(media).text if isinstance(piece, Slot) and piece.kind == "image" else text
@@ -87,6 +89,7 @@ def build_prompt(
         runs=_runs(ids, places, placed),
         media_places=places,
         layouts=placed,
+        order=order,
     )
 
 
