@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import wave
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -164,24 +164,31 @@ def sound() -> Callable[..., bytes]:
 
 
 @pytest.fixture(scope="session")
-def audio_row() -> Callable[..., dict[str, Any]]:
-    """``audio_row(sound(1), ...)``: a raw row with these audios between words, and two answers."""
+def media_row() -> Callable[..., dict[str, Any]]:
+    """``media_row("image", {"0.png": data}, verb="Look", answer="A cat.", key="k")``: a raw row with two answers."""
 
-    def make(*audios: bytes, kind: str = "wav", key: str = "row") -> dict[str, Any]:
-        first: list[dict[str, Any]] = [{"type": "text", "text": "Listen: "}]
-        for index in range(len(audios)):
-            first += [{"type": "audio", "audio": f"{index}.{kind}"}, {"type": "text", "text": f" number {index}, "}]
+    def make(kind: str, files: Mapping[str, bytes], *, verb: str, answer: str, key: str) -> dict[str, Any]:
+        first: list[dict[str, Any]] = [{"type": "text", "text": f"{verb}: "}]
+        for index, name in enumerate(files):
+            first += [{"type": kind, kind: name}, {"type": "text", "text": f" number {index}, "}]
         messages = [
             {"role": "user", "content": [*first, {"type": "text", "text": "what is it?"}]},
-            {"role": "assistant", "content": [{"type": "text", "text": "A bell."}]},
+            {"role": "assistant", "content": [{"type": "text", "text": answer}]},
             {"role": "user", "content": [{"type": "text", "text": "Sure?"}]},
             {"role": "assistant", "content": [{"type": "text", "text": "Yes 🙂."}]},
         ]
-        return {
-            "__key__": key,
-            "json": {"messages": messages},
-            **{f"{n}.{kind}": data for n, data in enumerate(audios)},
-        }
+        return {"__key__": key, "json": {"messages": messages}, **files}
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def audio_row(media_row: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """``audio_row(sound(1), ...)``: a raw row with these audios between words, and two answers."""
+
+    def make(*audios: bytes, kind: str = "wav", key: str = "row") -> dict[str, Any]:
+        files = {f"{index}.{kind}": data for index, data in enumerate(audios)}
+        return media_row("audio", files, verb="Listen", answer="A bell.", key=key)
 
     return make
 

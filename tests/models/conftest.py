@@ -8,12 +8,14 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 import transformers
 
+from packloom.models import forward_step
 from packloom.types import EncodedSample, Row
 
 IMAGE, VIDEO, VISION_START, VISION_END = 1, 2, 3, 4  # 0 is the padding
@@ -58,6 +60,20 @@ def family_model() -> Callable[[str], torch.nn.Module]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.build
+
+
+@pytest.fixture(scope="session")
+def train_step() -> Callable[..., tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+    """``train_step(model, batch)``: the loss and each gradient by its parameter's name."""
+
+    def make(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        model.zero_grad(set_to_none=True)
+        output, loss_func = forward_step(iter([batch]), model)
+        loss, _, _ = loss_func(output)
+        loss.backward()
+        return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -14,14 +14,6 @@ from packloom import TaskEncoder
 from packloom.models import forward_step
 
 
-def step(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    model.zero_grad(set_to_none=True)
-    output, loss_func = forward_step(iter([batch]), model)
-    loss, _, _ = loss_func(output)
-    loss.backward()
-    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-
-
 @pytest.fixture(scope="module")
 def hearing(audio_processor_dir):
     """``hearing(family)``: an encoder with windows of 5 seconds, as the tiny models have."""
@@ -60,12 +52,12 @@ def rows(hearing, audio_row, sound):
 
 
 @pytest.mark.parametrize("family", ["qwen2_audio", "qwen2_5_omni"])
-def test_a_pack_of_audio_and_text_trains_as_its_rows(family, rows, family_model) -> None:
+def test_a_pack_of_audio_and_text_trains_as_its_rows(family, rows, family_model, train_step) -> None:
     encoder, made = rows(family)
     model = family_model(family)
-    alone = [step(model, encoder.collate([item], layout="padded")) for item in made]
+    alone = [train_step(model, encoder.collate([item], layout="padded")) for item in made]
     assert len({float(item[0]) for item in alone}) == len(made)
-    loss, gradients = step(model, encoder.collate(made, layout="packed"))
+    loss, gradients = train_step(model, encoder.collate(made, layout="packed"))
     with torch.no_grad():
         output, loss_func = forward_step(iter([encoder.collate(made, layout="padded")]), model)
         padded = loss_func(output)[0]
@@ -78,7 +70,7 @@ def test_a_pack_of_audio_and_text_trains_as_its_rows(family, rows, family_model)
         assert (gradient - expected).norm() <= 1e-4 * expected.norm() + 1e-6 * whole, name
 
 
-def test_what_is_heard_counts(hearing, audio_row, sound, family_model) -> None:
+def test_what_is_heard_counts(hearing, audio_row, sound, family_model, train_step) -> None:
     """Two audios of one length in the other order give another loss: features go to their own places."""
     encoder = hearing("qwen2_audio")
     model = family_model("qwen2_audio")
@@ -86,16 +78,16 @@ def test_what_is_heard_counts(hearing, audio_row, sound, family_model) -> None:
     losses = []
     for pair in ((first, second), (second, first)):
         [row] = encoder.batch([encoder.encode_sample(audio_row(*pair))])
-        losses.append(float(step(model, encoder.collate([row]))[0]))
+        losses.append(float(train_step(model, encoder.collate([row]))[0]))
     assert abs(losses[0] - losses[1]) > 1e-4
 
 
-def test_a_dummy_audio_runs_the_tower_and_trains_nothing(hearing, audio_row, family_model) -> None:
+def test_a_dummy_audio_runs_the_tower_and_trains_nothing(hearing, audio_row, family_model, train_step) -> None:
     encoder = hearing("qwen2_audio")
     model = family_model("qwen2_audio")
     made = encoder.batch([encoder.encode_sample(audio_row())])
-    plain, _ = step(model, encoder.collate(made))
-    loss, gradients = step(model, encoder.collate(made, dummy_media="per_batch"))
+    plain, _ = train_step(model, encoder.collate(made))
+    loss, gradients = train_step(model, encoder.collate(made, dummy_media="per_batch"))
     torch.testing.assert_close(loss, plain)
     tower = [gradient for name, gradient in gradients.items() if "audio_tower.layers" in name]
     assert tower

@@ -15,7 +15,6 @@ from PIL import Image
 from packloom import TaskEncoder
 from packloom.config import SampleConfig
 from packloom.config_video import VideoConfig
-from packloom.models import forward_step
 
 
 def png(seed: int, height: int, width: int) -> bytes:
@@ -34,14 +33,6 @@ def row(key: str, *, frames: int = 0, images: int = 0) -> dict[str, Any]:
     answer = [{"type": "text", "text": f"Noise, {frames} frames of it."}]
     messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     return {"__key__": key, "json": {"messages": messages}, **parts, **still}
-
-
-def step(model: torch.nn.Module, batch: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    model.zero_grad(set_to_none=True)
-    output, loss_func = forward_step(iter([batch]), model)
-    loss, _, _ = loss_func(output)
-    loss.backward()
-    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 VIDEO = {
@@ -66,7 +57,7 @@ def encoder_for(family: str, folder: Path) -> TaskEncoder:
 
 
 @pytest.mark.parametrize("family", VIDEO)
-def test_a_pack_of_videos_images_and_text_trains_as_its_rows(family, processor_dir, family_model) -> None:
+def test_a_pack_of_videos_images_and_text_trains_as_its_rows(family, processor_dir, family_model, train_step) -> None:
     encoder = encoder_for(family, processor_dir(family))
     model = family_model(family)
     raws = [row("video", frames=5), row("text")]
@@ -79,8 +70,8 @@ def test_a_pack_of_videos_images_and_text_trains_as_its_rows(family, processor_d
     rows = encoder.batch([encoder.encode_sample(raw) for raw in raws])
     videos = [item for one in rows for item in one.sample.media if item.media.kind == "video"]
     assert len(videos) == (3 if family == "qwen2_5_vl" else 2)
-    alone = [step(model, encoder.collate([item], layout="padded")) for item in rows]
-    loss, gradients = step(model, encoder.collate(rows, layout="packed"))
+    alone = [train_step(model, encoder.collate([item], layout="padded")) for item in rows]
+    loss, gradients = train_step(model, encoder.collate(rows, layout="packed"))
     torch.testing.assert_close(loss, sum(item[0] for item in alone), rtol=1e-4, atol=0)
     tower = [name for name in gradients if "visual" in name or "vision" in name]
     assert tower

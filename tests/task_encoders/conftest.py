@@ -13,6 +13,7 @@ from PIL import Image
 
 from packloom.config import SampleConfig
 from packloom.task_encoders import TaskEncoder
+from packloom.task_encoders.video import decode_frames, read_clip
 
 
 @pytest.fixture(scope="session")
@@ -29,21 +30,14 @@ def picture() -> Callable[[int, int], bytes]:
 
 
 @pytest.fixture(scope="session")
-def chat_row(picture: Callable[[int, int], bytes]) -> Callable[[Sequence[tuple[int, int]]], dict[str, Any]]:
+def chat_row(
+    picture: Callable[[int, int], bytes], media_row: Callable[..., dict[str, Any]]
+) -> Callable[[Sequence[tuple[int, int]]], dict[str, Any]]:
     """``chat_row([(height, width), ...])``: a raw row with these images between words, and two answers."""
 
     def make(sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
-        first: list[dict[str, Any]] = [{"type": "text", "text": "Look: "}]
-        for index in range(len(sizes)):
-            first += [{"type": "image", "image": f"{index}.png"}, {"type": "text", "text": f" number {index}, "}]
-        messages = [
-            {"role": "user", "content": [*first, {"type": "text", "text": "what is it?"}]},
-            {"role": "assistant", "content": [{"type": "text", "text": "A cat."}]},
-            {"role": "user", "content": [{"type": "text", "text": "Sure?"}]},
-            {"role": "assistant", "content": [{"type": "text", "text": "Yes 🙂."}]},
-        ]
-        images = {f"{index}.png": picture(*size) for index, size in enumerate(sizes)}
-        return {"__key__": f"row-{len(sizes)}", "json": {"messages": messages}, **images}
+        files = {f"{index}.png": picture(*size) for index, size in enumerate(sizes)}
+        return media_row("image", files, verb="Look", answer="A cat.", key=f"row-{len(sizes)}")
 
     return make
 
@@ -130,21 +124,30 @@ def _header_first(data: bytes) -> bytes:
 
 
 @pytest.fixture(scope="session")
-def video_row(clip: Callable[..., bytes]) -> Callable[..., dict[str, Any]]:
+def video_row(media_row: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
     """``video_row(clip(...), ...)``: a raw row with these videos between words, and two answers."""
 
     def make(*videos: bytes, kind: str = "mp4") -> dict[str, Any]:
-        first: list[dict[str, Any]] = [{"type": "text", "text": "Look: "}]
-        for index in range(len(videos)):
-            first += [{"type": "video", "video": f"{index}.{kind}"}, {"type": "text", "text": f" number {index}, "}]
-        messages = [
-            {"role": "user", "content": [*first, {"type": "text", "text": "what is it?"}]},
-            {"role": "assistant", "content": [{"type": "text", "text": "A cat."}]},
-            {"role": "user", "content": [{"type": "text", "text": "Sure?"}]},
-            {"role": "assistant", "content": [{"type": "text", "text": "Yes 🙂."}]},
-        ]
-        parts = {f"{index}.{kind}": data for index, data in enumerate(videos)}
-        return {"__key__": f"row-{len(videos)}", "json": {"messages": messages}, **parts}
+        files = {f"{index}.{kind}": data for index, data in enumerate(videos)}
+        return media_row("video", files, verb="Look", answer="A cat.", key=f"row-{len(videos)}")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def expected_of() -> Callable[..., dict[str, Any]]:
+    """``expected_of(processor, encoder, raw, sample)``: what it makes of the conversation and the chosen frames."""
+
+    def make(processor: Any, encoder: TaskEncoder, raw: Any, sample: Any) -> dict[str, Any]:
+        videos, metadata = [], []
+        for item in sample.media:
+            clip = read_clip(item.media)
+            videos.append(decode_frames(item.media, clip, item.frames.indices).transpose(0, 3, 1, 2))
+            facts = {"total_num_frames": clip.num_frames, "fps": clip.fps, "duration": clip.duration}
+            metadata.append({**facts, "frames_indices": list(item.frames.indices)})
+        text = encoder.template.render(encoder.cooker(raw))
+        options = {"video_metadata": metadata, "do_sample_frames": False, "return_tensors": "pt"}
+        return dict(processor(text=[text], videos=videos, **options))
 
     return make
 

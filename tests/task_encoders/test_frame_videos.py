@@ -21,7 +21,7 @@ from packloom.task_encoders.frame_sampling import UNBOUNDED, equal_steps, middle
 from packloom.task_encoders.rules import video_rule_of
 from packloom.task_encoders.smol_vlm import SmolVLMTaskEncoder
 from packloom.task_encoders.smolvlm_videos import smolvlm_video_rule
-from packloom.task_encoders.video import decode_frames, read_clip
+from packloom.task_encoders.video import read_clip
 from packloom.task_encoders.video_sampling import Sampling
 from packloom.task_encoders.videos import VideoLoader
 from packloom.types import Media
@@ -39,23 +39,9 @@ def whole_processor_of(family: str, encoder: TaskEncoder, folder: Path) -> Any:
     return getattr(transformers, FAMILIES[family]).from_pretrained(folder, tokenizer=encoder.parts.tokenizer)
 
 
-def expected_of(processor: Any, encoder: TaskEncoder, raw: Any, sample: Any) -> dict[str, torch.Tensor]:
-    """What the processor makes of the sample's conversation and of the frames that were chosen."""
-    videos, metadata = [], []
-    for item in sample.media:
-        clip = read_clip(item.media)
-        videos.append(decode_frames(item.media, clip, item.frames.indices).transpose(0, 3, 1, 2))
-        facts = {"total_num_frames": clip.num_frames, "fps": clip.fps, "duration": clip.duration}
-        metadata.append({**facts, "frames_indices": list(item.frames.indices)})
-    text = encoder.template.render(encoder.cooker(raw))
-    return dict(
-        processor(text=[text], videos=videos, video_metadata=metadata, do_sample_frames=False, return_tensors="pt")
-    )
-
-
 @pytest.mark.usefixtures("needs_torchvision")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_ids_and_pixels(family, encoder_of, processor_dir, clip, video_row) -> None:
+def test_ids_and_pixels(family, encoder_of, processor_dir, clip, video_row, expected_of) -> None:
     encoder = encoder_of(family, video=FOUR)
     processor = whole_processor_of(family, encoder, processor_dir(family))
     for second, (frames, rate, height, width) in enumerate([(20, 10, 64, 96), (300, 10, 150, 40), (9, 2, 402, 600)]):

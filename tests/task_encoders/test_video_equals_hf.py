@@ -11,7 +11,6 @@ import transformers
 
 from packloom import TaskEncoder
 from packloom.config_video import VideoConfig
-from packloom.task_encoders.video import decode_frames, read_clip
 
 FAMILIES = {
     "qwen2_5_vl": "Qwen2_5_VLProcessor",
@@ -33,29 +32,9 @@ def whole_processor_of(family: str, encoder: TaskEncoder, folder: Path) -> Any:
     )
 
 
-def expected_of(processor: Any, encoder: TaskEncoder, raw: Any, sample: Any) -> dict[str, torch.Tensor]:
-    """What the processor makes of the sample's conversation and of the frames that were chosen."""
-    videos, metadata = [], []
-    for item in sample.media:
-        clip = read_clip(item.media)
-        videos.append(decode_frames(item.media, clip, item.frames.indices).transpose(0, 3, 1, 2))
-        metadata.append(
-            {
-                "total_num_frames": clip.num_frames,
-                "fps": clip.fps,
-                "duration": clip.duration,
-                "frames_indices": list(item.frames.indices),
-            }
-        )
-    text = encoder.template.render(encoder.cooker(raw))
-    return dict(
-        processor(text=[text], videos=videos, video_metadata=metadata, do_sample_frames=False, return_tensors="pt")
-    )
-
-
 @pytest.mark.usefixtures("needs_torchvision")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_ids_pixels_and_grids(family, encoder_of, processor_dir, clip, video_row) -> None:
+def test_ids_pixels_and_grids(family, encoder_of, processor_dir, clip, video_row, expected_of) -> None:
     encoder = encoder_of(family, video=VideoConfig(max_frames=8))
     processor = whole_processor_of(family, encoder, processor_dir(family))
     for number, (frames, rate, height, width) in enumerate(CLIPS):

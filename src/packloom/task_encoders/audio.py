@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 #: (container, codec) whose packets tell exactly how many samples they become; all others are decoded to be counted.
 _EXACT = {("flac", "flac"), ("ogg", "flac"), ("ogg", "opus"), ("mp3", "mp3")}
-_SKIP: Final = (
-    "skip_samples"  # side data: samples to drop at the start of a packet, and at its end, as two 32-bit numbers
-)
+#: Side data: samples to drop at the start of a packet, and at its end, as two 32-bit numbers.
+_SKIP: Final = "skip_samples"
 #: Seconds that a header may promise above what is there, for containers whose times are rough.
 _SLACK = 1.0
 _DECODER = {"err_detect": "explode", "threads": "1"}  # a damaged frame is an error, not a guess at one

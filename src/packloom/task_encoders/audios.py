@@ -20,7 +20,7 @@ from packloom.types import EncodedMedia, Media, Sound
 class AudioLoader:
     """Measures audio by its header, and decodes it for the samples of a batch only.
 
-    ``rule`` is None for an encoder that takes no audio; then it is given none.
+    ``rule`` is None for an encoder that takes no audio; then any is refused.
     """
 
     name: str
@@ -37,7 +37,7 @@ class AudioLoader:
     def _measure(self, media: Media, limits: SampleLimits) -> tuple[EncodedMedia, ImageLayout]:
         rule, sound = self._rule(media), read_sound(media)
         check_seconds(media.name, sound.seconds, limits.max_audio_seconds, kind="audio")
-        layout = rule.measure(media.name, self._length(media, sound))
+        layout = rule.measure(media.name, self._length(rule, media, sound))
         encoded = EncodedMedia(
             media=media,
             height=0,
@@ -48,9 +48,8 @@ class AudioLoader:
         )
         return encoded, layout
 
-    def _length(self, media: Media, sound: Sound) -> int:
+    def _length(self, rule: AudioRule, media: Media, sound: Sound) -> int:
         """Samples at the model's rate."""
-        rule = self._rule(media)
         if sound.rate != rule.rate and self.config.other_rate == "refuse":
             raise MediaError(
                 f"{media.name} has {sound.rate} samples per second, the model takes {rule.rate}",

@@ -16,8 +16,6 @@ from PIL import Image
 from torch import Tensor
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from packloom.config_video import VideoConfig
-from packloom.errors import ConfigError
 from packloom.pixels import decode_pixels
 from packloom.task_encoders.family import ImageLayout
 from packloom.task_encoders.image_backends import Resize
@@ -146,15 +144,6 @@ def one_size(side: tuple[int, int], height: int, width: int) -> list[tuple[int, 
     return [side]
 
 
-def refuse_bounds(config: VideoConfig, family: str) -> None:
-    """Raises ConfigError for settings that do nothing where every frame has one size."""
-    for name in ("min_pixels", "max_pixels"):
-        if getattr(config, name) is not None:
-            raise ConfigError(f"frames of the family {family} have a fixed size: video.{name} does nothing")
-    refuse_cap(config, family)
-
-
-def refuse_cap(config: VideoConfig, family: str) -> None:
-    """Raises ConfigError for an option of the Qwen processors that this family's has not."""
-    if config.cap_pixels_per_frame:
-        raise ConfigError(f"the video processor of the family {family} has no option video.cap_pixels_per_frame")
+def one_run_each(tokens: int, count: int) -> tuple[int, ...]:
+    """The runs of so many frames that are images of their own."""
+    return (tokens,) * count

@@ -7,14 +7,13 @@ from dataclasses import replace
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from packloom.config_video import VideoConfig
-from packloom.task_encoders.frame_videos import refuse_cap
 from packloom.task_encoders.glm_images import IMAGE_TOKEN
 from packloom.task_encoders.grid_videos import GridVideoRule
 from packloom.task_encoders.processors import ProcessorParts
-from packloom.task_encoders.qwen_videos import COMMON, video_rule_of, volume_size_of
+from packloom.task_encoders.qwen_videos import COMMON, edges, video_rule_of, volume_size_of
 from packloom.task_encoders.settings_images import named_token
 from packloom.task_encoders.video_sampling import by_duration, from_start
-from packloom.task_encoders.video_settings import with_defaults
+from packloom.task_encoders.video_settings import refuse_cap, with_defaults
 
 #: ``Glm4vVideoProcessor`` and ``Glm46VVideoProcessor``: clips are bounded by their seconds, not by frames.
 _GLM = {
@@ -34,11 +33,10 @@ def glm4v_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRul
     found = with_defaults(parts.video_settings, _GLM)
     refuse_cap(config, "glm4v")
     sizing = volume_size_of(found, config)
-    rule = video_rule_of(parts, config, found, sizing)
+    rule = video_rule_of(parts, config, found, sizing, class_name="Glm4vVideoProcessor")
     return replace(
         rule,
-        class_name="Glm4vVideoProcessor",
-        options={"size": {"shortest_edge": sizing.min_pixels, "longest_edge": sizing.max_pixels}},
+        options={"size": edges(sizing.min_pixels, sizing.max_pixels)},
         placeholder=named_token(parts, "video_token", "<|video|>"),
         token=named_token(parts, "image_token", IMAGE_TOKEN),
         sampling=replace(rule.sampling, max_seconds=float(found.max_duration)),

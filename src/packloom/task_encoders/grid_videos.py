@@ -37,10 +37,9 @@ class GridVideoRule:
     ``stamp`` writes one temporal patch with its time; None: the whole video is one run.
     """
 
-    class_name: str  # of the video processor
-
     placeholder: str
     token: str
+    class_name: str  # of the video processor
     patch_size: int
     merge_size: int
     temporal_patch_size: int

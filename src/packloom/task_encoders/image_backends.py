@@ -69,10 +69,11 @@ def make_resize(images: Any, backend: Backend) -> Resize:
 
 
 def _pillow_resize(image: Image.Image, height: int, width: int, *, resample: Image.Resampling) -> np.ndarray:
-    return _planes(pixels_of(image.resize((width, height), resample)))
+    return planes_of(pixels_of(image.resize((width, height), resample)))
 
 
-def _planes(pixels: np.ndarray) -> np.ndarray:
+def planes_of(pixels: np.ndarray) -> np.ndarray:
+    """[H, W, 3 or 4] → [3, H, W]."""
     return np.ascontiguousarray(pixels[..., :3].transpose(2, 0, 1))
 
 
@@ -80,7 +81,7 @@ def _torch_resize(image: Image.Image, height: int, width: int, *, mode: str) -> 
     """As torchvision.transforms.v2.functional.resize on uint8."""
     pixels = pixels_of(image)
     if pixels.shape[:2] == (height, width):
-        return _planes(pixels)
+        return planes_of(pixels)
     planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
     if mode == "bilinear" and not _has_native_bilinear():
         made = functional.interpolate(planes.float(), size=(height, width), mode=mode, antialias=True)

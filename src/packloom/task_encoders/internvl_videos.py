@@ -7,14 +7,14 @@ from functools import partial
 
 from packloom.config_video import VideoConfig
 from packloom.task_encoders.frame_sampling import UNBOUNDED, middles
-from packloom.task_encoders.frame_videos import CLIP_FRAMES, FrameVideoRule, one_size, refuse_bounds
+from packloom.task_encoders.frame_videos import CLIP_FRAMES, FrameVideoRule, one_run_each, one_size
 from packloom.task_encoders.image_backends import pixel_table
 from packloom.task_encoders.internvl_images import InternVLImageRule
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.task_encoders.settings_images import fixed_size, named_token
 from packloom.task_encoders.video_processors import frame_resize, needs_processor
 from packloom.task_encoders.video_sampling import sampling_of
-from packloom.task_encoders.video_settings import refuse_unresized, with_defaults
+from packloom.task_encoders.video_settings import refuse_bounds, refuse_unresized, with_defaults
 from packloom.types import Frames
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def internvl_video_rule(parts: ProcessorParts, config: VideoConfig) -> FrameVide
         token=images.token,
         class_name="InternVLVideoProcessor",
         write=partial(_written, picture),
-        runs=partial(_runs, images.tokens_per_tile),
+        runs=partial(one_run_each, images.tokens_per_tile),
         sizes=partial(one_size, side),
         side=side,
         patches=(side[0] // images.vision_patch_size) * (side[1] // images.vision_patch_size),
@@ -52,10 +52,6 @@ def internvl_video_rule(parts: ProcessorParts, config: VideoConfig) -> FrameVide
 
 def _written(picture: str, frames: Frames) -> str:
     return "\n".join(f"Frame{number}: {picture}" for number in range(1, len(frames.indices) + 1))
-
-
-def _runs(tokens: int, count: int) -> tuple[int, ...]:
-    return (tokens,) * count
 
 
 def _check_side(side: tuple[int, int], images: InternVLImageRule, parts: ProcessorParts) -> None:

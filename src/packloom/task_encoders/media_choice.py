@@ -90,12 +90,13 @@ def find_difference(fast: FastMedia, exact: Any, rule: ImageRule) -> str:
             return f"{where}: {error}"
         made["pixel_values"] = decode_pixels(made["pixel_values"], fast.table, frames=fast.frames)
         for name in rule.model_keys:
-            if difference := _difference(made[name], expected[name]):
+            if difference := tensor_difference(made[name], expected[name]):
                 return f"{where}, in {name}: {difference}"
     return ""
 
 
-def _difference(made: Tensor, expected: Tensor) -> str:
+def tensor_difference(made: Tensor, expected: Tensor) -> str:
+    """What differs, dtype and shape included; "" if nothing does."""
     if made.shape != expected.shape or made.dtype != expected.dtype:
         return f"{made.dtype} {list(made.shape)} against {expected.dtype} {list(expected.shape)}"
     return "" if torch.equal(made, expected) else f"values differ by up to {(made - expected).abs().max():.3g}"

@@ -19,7 +19,7 @@ from packloom.types import EncodedMedia, EncodedSample, Media, MediaKind
 
 @dataclass(frozen=True, kw_only=True)
 class MediaLoader:
-    """Sends each medium to the loader of its kind. What no other takes, the one for images refuses."""
+    """Sends each medium to the loader of its kind."""
 
     images: ImageLoader
     videos: VideoLoader
@@ -27,7 +27,7 @@ class MediaLoader:
 
     def measure(self, media: Sequence[Media], limits: SampleLimits) -> list[tuple[EncodedMedia, ImageLayout]]:
         """Each medium with its layout, nothing decoded. Raises MediaError or BudgetError."""
-        if all(self._kind(item) == "image" for item in media):
+        if all(item.kind == "image" for item in media):
             return self.images.measure(media, limits)
         loaders: dict[MediaKind, ImageLoader | VideoLoader | AudioLoader] = {
             "image": self.images,
@@ -35,22 +35,22 @@ class MediaLoader:
             "audio": self.audios,
         }
         measured = {
-            kind: iter(loader.measure([item for item in media if self._kind(item) == kind], limits))
+            kind: iter(loader.measure([item for item in media if item.kind == kind], limits))
             for kind, loader in loaders.items()
         }
-        return [next(measured[self._kind(item)]) for item in media]
+        return [next(measured[item.kind]) for item in media]
 
     def rooms(self, samples: Sequence[EncodedSample]) -> Sequence[Tensor | None]:
         """See ``ImageLoader.rooms``; other kinds need none."""
         return self.images.rooms(
-            [sum(item.num_patches for item in sample.media if self._kind(item.media) == "image") for sample in samples]
+            [sum(item.num_patches for item in sample.media if item.media.kind == "image") for sample in samples]
         )
 
     def load(self, media: Sequence[EncodedMedia], room: Tensor | None = None) -> dict[str, Tensor]:
         """Decode and process one sample's media; raises MediaError if a count differs from the predicted one."""
-        of = {kind: [item for item in media if self._kind(item.media) == kind] for kind in KINDS}
+        of = {kind: [item for item in media if item.media.kind == kind] for kind in KINDS}
         if of["image"] and of["video"] and self._share_keys():
-            return self._in_order([item for item in media if self._kind(item.media) != "audio"]) | self.audios.load(
+            return self._in_order([item for item in media if item.media.kind != "audio"]) | self.audios.load(
                 of["audio"]
             )
         return self.images.load(of["image"], room) | self.videos.load(of["video"]) | self.audios.load(of["audio"])
@@ -64,13 +64,8 @@ class MediaLoader:
         """Images and frames under the same keys, in the order of their places, as floats."""
         made = [
             self.videos.load([item])
-            if self._kind(item.media) == "video"
+            if item.media.kind == "video"
             else in_floats(self.images.load([item]), self.images.fast)
             for item in media
         ]
         return joined(made[0], made, self.videos.joins)
-
-    def _kind(self, media: Media) -> MediaKind:
-        """The kind of the loader that a medium goes to."""
-        taken = media.kind == "video" or (media.kind == "audio" and self.audios.rule)
-        return media.kind if taken else "image"

@@ -8,13 +8,13 @@ from functools import partial
 from packloom.config_video import VideoConfig
 from packloom.errors import CapabilityError
 from packloom.task_encoders.frame_sampling import UNBOUNDED, equal_steps
-from packloom.task_encoders.frame_videos import CLIP_FRAMES, FrameVideoRule, one_size, refuse_bounds
+from packloom.task_encoders.frame_videos import CLIP_FRAMES, FrameVideoRule, one_size
 from packloom.task_encoders.image_backends import pixel_table
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.task_encoders.settings_images import fixed_size, named_token, processor_setting
 from packloom.task_encoders.video_processors import frame_resize, needs_processor
 from packloom.task_encoders.video_sampling import sampling_of
-from packloom.task_encoders.video_settings import refuse_unresized, with_defaults
+from packloom.task_encoders.video_settings import refuse_bounds, refuse_unresized, with_defaults
 from packloom.types import Frames
 
 

@@ -81,11 +81,10 @@ def qwen2_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRul
         most_tokens=found.max_video_tokens if config.cap_pixels_per_frame else None,
     )
     return replace(
-        video_rule_of(parts, config, found, sizing),
-        class_name="Qwen2VLVideoProcessor",
+        video_rule_of(parts, config, found, sizing, class_name="Qwen2VLVideoProcessor"),
         sampling_rule=whole_groups,
         reference_positions=config.rules == "reference",
-        options={"size": _edges(low, high), "cap_pixels_per_frame": config.cap_pixels_per_frame},
+        options={"size": edges(low, high), "cap_pixels_per_frame": config.cap_pixels_per_frame},
     )
 
 
@@ -104,20 +103,20 @@ def qwen3_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRul
     # transformers since 5.3 leaves the template's own marks around all frames; the models were trained without them
     placeholder = VIDEO_TOKEN if config.rules == "transformers" else _START + VIDEO_TOKEN + _END
     return replace(
-        video_rule_of(parts, config, found, sizing),
-        class_name="Qwen3VLVideoProcessor",
+        video_rule_of(parts, config, found, sizing, class_name="Qwen3VLVideoProcessor"),
         placeholder=placeholder,
         sampling_rule=even_ends,
         whole_patches=True,
         stamp=_mean_time,
         options={
-            "size": _edges(sizing.min_pixels, sizing.max_pixels),
+            "size": edges(sizing.min_pixels, sizing.max_pixels),
             "cap_pixels_per_frame": config.cap_pixels_per_frame,
         },
     )
 
 
-def _edges(low: int, high: int) -> dict[str, int]:
+def edges(low: int, high: int) -> dict[str, int]:
+    """The size that the processors of Qwen and GLM are called with."""
     return {"shortest_edge": low, "longest_edge": high}
 
 
@@ -148,14 +147,16 @@ def volume_size_of(found: SimpleNamespace, config: VideoConfig, most_tokens: int
     )
 
 
-def video_rule_of(parts: ProcessorParts, config: VideoConfig, found: SimpleNamespace, sizing: Sizing) -> GridVideoRule:
+def video_rule_of(
+    parts: ProcessorParts, config: VideoConfig, found: SimpleNamespace, sizing: Sizing, *, class_name: str
+) -> GridVideoRule:
     """What the families have in common; the pixels are those of torchvision's backend, the only one for videos.
 
     Raises CapabilityError for settings that would leave pixels as they are.
     """
     refuse_unresized(found, parts.name)
     return GridVideoRule(
-        class_name="",
+        class_name=class_name,
         placeholder=VIDEO_TOKEN,
         token=VIDEO_TOKEN,
         patch_size=found.patch_size,

@@ -12,14 +12,14 @@ from transformers.image_utils import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_S
 from packloom.config_video import VideoConfig
 from packloom.errors import CapabilityError
 from packloom.task_encoders.frame_sampling import UNBOUNDED, within_margins
-from packloom.task_encoders.frame_videos import FrameVideoRule, refuse_bounds
+from packloom.task_encoders.frame_videos import FrameVideoRule, one_run_each
 from packloom.task_encoders.image_backends import pixel_table
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.task_encoders.settings_images import fixed_size, positive
 from packloom.task_encoders.smolvlm_images import MAX_SIDE, SmolVLMImageRule
 from packloom.task_encoders.video_processors import frame_resize, load_video_processor, needs_processor
 from packloom.task_encoders.video_sampling import sampling_of
-from packloom.task_encoders.video_settings import refuse_unresized, with_defaults
+from packloom.task_encoders.video_settings import refuse_bounds, refuse_unresized, with_defaults
 from packloom.types import Frames
 
 PLACEHOLDER = "<video>"
@@ -66,7 +66,7 @@ def smolvlm_video_rule(parts: ProcessorParts, config: VideoConfig) -> FrameVideo
         token=images.token,
         class_name=_CLASS,
         write=partial(_written, picture, _number_speller(parts.name)),
-        runs=partial(_runs, images.tokens_per_tile),
+        runs=partial(one_run_each, images.tokens_per_tile),
         sizes=_sizes(settings.get("size") or own.get("video_size") or _SIZE, tile, parts),
         side=(tile, tile),
         patches=(tile // images.vision_patch_size) ** 2,
@@ -108,10 +108,6 @@ def _written(picture: str, spelled: Callable[[int], str], frames: Frames) -> str
     shown = [f"\nFrame from {int(second // 60):02d}:{int(second % 60):02d}:{picture}" for second in frames.seconds]
     intro = f"You are provided the following series of {count} frames from a {length} [H:MM:SS] video.\n"
     return f"{intro}{''.join(shown)}\n\n"
-
-
-def _runs(tokens: int, count: int) -> tuple[int, ...]:
-    return (tokens,) * count
 
 
 def _sizes(size: Mapping[str, Any], tile: int, parts: ProcessorParts) -> Callable[[int, int], list[tuple[int, int]]]:

@@ -17,6 +17,7 @@ from packloom.rng import derive_seed
 from packloom.task_encoders.family import VideoRule
 from packloom.task_encoders.frame_videos import FrameVideoRule
 from packloom.task_encoders.grid_videos import GridVideoRule
+from packloom.task_encoders.media_choice import tensor_difference
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.task_encoders.video_processors import load_video_processor
 from packloom.types import Frames
@@ -67,7 +68,7 @@ def find_video_difference(fast: VideoRule, exact: VideoRule) -> str:
         except MediaError as error:
             return f"{where}: {error.reason}"
         for name in exact.model_keys:
-            if difference := _difference(made[name], expected[name]):
+            if difference := tensor_difference(made[name], expected[name]):
                 return f"{where}, in {name}: {difference}"
     return ""
 
@@ -86,9 +87,3 @@ def _tensors(rule: VideoRule, clip: np.ndarray) -> dict[str, Tensor]:
         else tensor
         for name, tensor in made.items()
     }
-
-
-def _difference(made: Tensor, expected: Tensor) -> str:
-    if made.shape != expected.shape or made.dtype != expected.dtype:
-        return f"{made.dtype} {list(made.shape)} against {expected.dtype} {list(expected.shape)}"
-    return "" if torch.equal(made, expected) else f"values differ by up to {(made - expected).abs().max():.3g}"

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from packloom.errors import CapabilityError, MediaError
-from packloom.task_encoders.image_backends import Resize, make_resize
+from packloom.task_encoders.image_backends import Resize, make_resize, planes_of
+from packloom.task_encoders.image_memory import pixels_of
 from packloom.task_encoders.processors import ProcessorParts
 
 
@@ -59,7 +60,7 @@ def frame_resize(found: Any) -> Resize | None:
 
 def _lanczos(image: Image.Image, height: int, width: int) -> np.ndarray:
     """As torchvision.transforms.v2.functional.resize on uint8, since 0.27."""
-    planes = np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
+    planes = planes_of(pixels_of(image))
     if planes.shape[1:] == (height, width):
         return planes
     try:

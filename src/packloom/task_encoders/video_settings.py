@@ -10,7 +10,8 @@ from typing import Any
 
 from transformers.utils import cached_file
 
-from packloom.errors import CapabilityError, ProcessorError
+from packloom.config_video import VideoConfig
+from packloom.errors import CapabilityError, ConfigError, ProcessorError
 
 #: Where the settings may stand, if not in processor_config.json; the first that is there counts, as in transformers.
 _FILES = ("video_preprocessor_config.json", "preprocessor_config.json")
@@ -50,3 +51,17 @@ def refuse_unresized(found: SimpleNamespace, name: str) -> None:
         raise CapabilityError(f"{name}: the video processor's do_resize or do_rescale is off")
     if getattr(found, "do_center_crop", False):
         raise CapabilityError(f"{name}: the video processor's do_center_crop is on, which packloom does not know")
+
+
+def refuse_bounds(config: VideoConfig, family: str) -> None:
+    """Raises ConfigError for settings that do nothing where every frame has one size."""
+    for name in ("min_pixels", "max_pixels"):
+        if getattr(config, name) is not None:
+            raise ConfigError(f"frames of the family {family} have a fixed size: video.{name} does nothing")
+    refuse_cap(config, family)
+
+
+def refuse_cap(config: VideoConfig, family: str) -> None:
+    """Raises ConfigError for an option of the Qwen processors that this family's has not."""
+    if config.cap_pixels_per_frame:
+        raise ConfigError(f"the video processor of the family {family} has no option video.cap_pixels_per_frame")
