@@ -26,6 +26,7 @@ LAYERS = {
     "rng": 0,
     "pixels": 0,
     "alignment": 0,
+    "rooms": 0,
     "blend": 0,
     "config": 0,
     "config_audio": 0,

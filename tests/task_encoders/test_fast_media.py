@@ -216,5 +216,5 @@ def test_table_and_resize_of_plain_numbers(encoder_of):
     plain = Image.new("RGB", (40, 30), (10, 20, 30))
     for name in ("pil", "torchvision"):
         resized = make_resize(images, name)(plain, 64, 32)
-        assert resized.shape == (3, 64, 32)
-        assert [np.unique(plane).tolist() for plane in resized] == [[10], [20], [30]]
+        assert resized.shape[:2] == (64, 32)
+        assert [np.unique(resized[..., channel]).tolist() for channel in range(3)] == [[10], [20], [30]]

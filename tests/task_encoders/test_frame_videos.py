@@ -261,7 +261,7 @@ def test_without_num2words_its_name_is_the_reason(encoder_of, monkeypatch) -> No
 def test_without_lanczos_torchvision_is_named(encoder_of, monkeypatch) -> None:
     parts = encoder_of("smolvlm", video=FOUR).parts
     module = "packloom.task_encoders.video_processors"
-    monkeypatch.setattr(f"{module}._has_lanczos", lambda: False)
+    monkeypatch.setattr(f"{module}.has_lanczos", lambda: False)
     monkeypatch.setattr(f"{module}.importlib.util.find_spec", lambda name: None)
     with pytest.raises(CapabilityError, match="pip install torchvision"):
         smolvlm_video_rule(parts, FOUR)

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from packloom.datasets.policy import SkipRecord
 from packloom.errors import PackloomError
 from packloom.loader.balance_windows import Window, Windows, sum_seconds
-from packloom.loader.delivery import Delivery, portable
+from packloom.loader.delivery import Delivery
 from packloom.loader.distribution import Place
 from packloom.loader.lane import LaneState, MeasuredPack
 from packloom.loader.lane_engine import LaneEngine
@@ -54,8 +54,7 @@ class PackMaker(Dataset[PackDelivery]):
         try:
             batch, num_fillers, skips = worker.make(lane, draws)
         except PackloomError as error:
-            failed = PackDelivery(step=order.step, failure=error, traceback=format_exc(), skips=worker.take_records())
-            return portable(failed)
+            return PackDelivery(step=order.step, failure=error, traceback=format_exc(), skips=worker.take_records())
         return PackDelivery(
             step=order.step,
             batch=batch,

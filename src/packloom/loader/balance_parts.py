@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 from packloom.errors import PackloomError
 from packloom.loader.delivery import Delivery
 from packloom.loader.lane import Lane, LaneState, MeasuredPack
-from packloom.loader.processes import handed_over, worker_place
+from packloom.loader.processes import worker_place
 from packloom.loader.stages import Stages, make_policy
 from packloom.loader.worker import Plan, Start
 
@@ -45,7 +45,7 @@ class PartStream(IterableDataset[WindowPart]):
         self._first = first
 
     def __iter__(self) -> Iterator[WindowPart]:
-        return handed_over(self._parts())
+        return self._parts()
 
     def _parts(self) -> Iterator[WindowPart]:
         number, num_workers = worker_place()

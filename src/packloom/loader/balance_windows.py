@@ -13,7 +13,7 @@ import torch.distributed as dist
 from packloom.datasets.permutation import make_permutation
 from packloom.datasets.policy import SkipRecord
 from packloom.loader.balance_parts import PartStream, WindowPart
-from packloom.loader.delivery import portable
+from packloom.loader.delivery import picklable
 from packloom.loader.distribution import Place
 from packloom.loader.lane import LaneState, MeasuredPack
 from packloom.loader.processes import WorkerTraceback, run_workers
@@ -78,7 +78,7 @@ class Windows:
     def _window(self, number: int, parts: Sequence[WindowPart]) -> Window:
         failed = [part for part in parts if part.failure is not None]
         self.lost = [record for part in failed for record in part.skips]
-        failure = portable(failed[0]) if failed else None
+        failure = picklable(failed[0]) if failed else None
         own = [pack for part in parts for pack in part.packs]
         packs = self._exchange(own, failure)
         return Window(

@@ -29,7 +29,7 @@ from packloom.loader.feed import LaneFeed
 from packloom.loader.fingerprint import encoder_fingerprint
 from packloom.loader.heads import read_heads
 from packloom.loader.plan_parquet import read_parquet, write_parquet
-from packloom.loader.processes import WorkerTraceback, handed_over, run_workers, worker_place
+from packloom.loader.processes import WorkerTraceback, run_workers, worker_place
 from packloom.loader.stages import Encoder, Stages, make_policy
 
 logger = logging.getLogger(__name__)
@@ -202,7 +202,7 @@ class _LengthStream(IterableDataset[_PieceDelivery]):
         self._feed, self._encoder, self._library, self._pieces = feed, encoder, library, pieces
 
     def __iter__(self) -> Iterator[_PieceDelivery]:
-        return handed_over(self._deliveries())
+        return self._deliveries()
 
     def _deliveries(self) -> Iterator[_PieceDelivery]:
         first, num_workers = worker_place()

@@ -11,8 +11,10 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from packloom.config import LoaderConfig
 from packloom.errors import WorkerError
-from packloom.loader.delivery import Delivery, portable, received
+from packloom.loader.delivery import Delivery
+from packloom.loader.parcels import Parcel, Receiver, pack
 from packloom.rng import derive_seed
+from packloom.rooms import open_pool
 
 _D = TypeVar("_D", bound=Delivery)
 
@@ -38,19 +40,19 @@ def run_workers(
     has_workers = settings.num_workers > 0
     # A generator of its own: DataLoader would else draw from, and so change, the user's global one.
     generator = torch.Generator().manual_seed(derive_seed(seed, "loader") >> 1)
-    deliveries: DataLoader[_D] = DataLoader(
+    deliveries: DataLoader[Any] = DataLoader(
         stream,
         batch_size=None,
         sampler=orders,
         num_workers=settings.num_workers,
-        collate_fn=_unchanged,
+        collate_fn=_handed_over,
         multiprocessing_context=settings.start_method if has_workers else None,
         prefetch_factor=settings.prefetch_factor if has_workers else None,
         worker_init_fn=_init_worker if has_workers else None,
         generator=generator,
     )
     try:
-        yield from map(received, deliveries) if has_workers else deliveries
+        yield from map(Receiver().unpack, deliveries) if has_workers else deliveries
     except (RuntimeError, EOFError, OSError) as error:
         if not (has_workers and _is_death(error)):
             raise
@@ -78,15 +80,13 @@ def worker_place() -> tuple[int, int]:
     return (worker.id, worker.num_workers) if worker else (0, 1)
 
 
-def handed_over(deliveries: Iterator[_D]) -> Iterator[_D]:
-    """The deliveries in a form in which they reach the main process."""
-    return map(portable, deliveries) if get_worker_info() else deliveries
-
-
-def _unchanged(delivery: Any) -> Any:
-    return delivery
+def _handed_over(delivery: Any) -> Delivery | Parcel[Delivery]:
+    """The delivery in a form in which it reaches the main process."""
+    worker = get_worker_info()
+    return pack(delivery, worker.id) if worker else delivery
 
 
 def _init_worker(number: int) -> None:
     """Workers are the parallelism; tokenizers that start threads of their own only warn about the fork, or hang."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    open_pool()

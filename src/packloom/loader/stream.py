@@ -16,7 +16,7 @@ from packloom.datasets.shards import read_shard
 from packloom.errors import ConfigError, ShardError, StateError, TooManyErrors
 from packloom.loader.delivery import StreamDelivery, no_good_samples
 from packloom.loader.pipeline import Pipeline, Recipe
-from packloom.loader.processes import handed_over, run_workers, worker_place
+from packloom.loader.processes import run_workers, worker_place
 
 logger = logging.getLogger(__name__)
 
@@ -116,4 +116,4 @@ class _Stream(IterableDataset[StreamDelivery]):
         number, num_workers = worker_place()
         recipe = self.recipe
         pipeline = Pipeline(recipe, slot=recipe.dp_rank * num_workers + number, num_slots=recipe.dp_size * num_workers)
-        return handed_over(pipeline.deliveries())
+        return pipeline.deliveries()

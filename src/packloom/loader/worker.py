@@ -20,7 +20,7 @@ from packloom.loader.lane import Lane, LaneState, make_span
 from packloom.loader.lanes import LaneGrid
 from packloom.loader.plan_feed import PlanFeed
 from packloom.loader.plan_lane import PlannedLane
-from packloom.loader.processes import handed_over, worker_place
+from packloom.loader.processes import worker_place
 from packloom.loader.sample_store import SampleStore
 from packloom.loader.source_counts import count_sources
 from packloom.loader.stages import Encoder, Stages, make_policy
@@ -89,7 +89,7 @@ class LaneStream(IterableDataset[LaneDelivery]):
 
     def __iter__(self) -> Iterator[LaneDelivery]:
         number, _ = worker_place()
-        return handed_over(LaneWorker(self.plan, self.start, number).deliveries())
+        return LaneWorker(self.plan, self.start, number).deliveries()
 
 
 class LaneWorker:

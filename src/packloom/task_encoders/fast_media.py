@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor
 
 from packloom.errors import CapabilityError
+from packloom.rooms import hand_over_room
 from packloom.task_encoders.family import ImageLayout, ImageRule
 from packloom.task_encoders.image_backends import Backend, Resize, backend_of, make_resize, pixel_table, run_processor
-from packloom.task_encoders.rooms import hand_over_room
 
 
 @runtime_checkable
@@ -86,8 +86,8 @@ class PatchBytes:
         """``pixel_values`` [P, C, h, w] uint8, which are ``room`` where it is given, and ``image_grid_thw`` [I, 3]."""
         counts = [layout.num_patches for layout in layouts]
         pixels = self.room(sum(counts)) if room is None else room
-        for image, out in zip(images, torch.split(pixels, counts), strict=True):
-            self.rule.patches(image, self.resize, out.numpy())
+        for image, part in zip(images, torch.split(pixels, counts), strict=True):
+            self.rule.patches(image, self.resize, part.numpy())
         return {"pixel_values": pixels, "image_grid_thw": torch.tensor([layout.grid_thw for layout in layouts])}
 
 

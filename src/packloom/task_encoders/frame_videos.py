@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from packloom.pixels import decode_pixels
 from packloom.task_encoders.family import ImageLayout
-from packloom.task_encoders.image_backends import Resize
+from packloom.task_encoders.pixel_resize import PixelResize, planes_of
 from packloom.task_encoders.video import Clip
 from packloom.task_encoders.video_processors import run_video_processor
 from packloom.task_encoders.video_sampling import Sampling, SamplingRule, frames_of
@@ -62,7 +61,7 @@ class FrameVideoRule:
     patches: int  # of one frame, for the media budget
     sampling: Sampling
     sampling_rule: SamplingRule
-    resize: Resize | None  # None: only ``processor`` can
+    resize: PixelResize | None  # None: only ``processor`` can
     table: Tensor  # [C, 256], see pixels.decode_pixels
     key: str = IMAGE_KEY
     batched: bool = False  # frames as [1, F, C, H, W], else [F, C, H, W]
@@ -104,11 +103,10 @@ class FrameVideoRule:
     def shrink(self, frame: np.ndarray, num_frames: int) -> np.ndarray:
         """[H, W, 3] uint8 → [C, h, w] uint8; as it is for the processor."""
         if self.processor is not None or self.resize is None:
-            return np.ascontiguousarray(frame.transpose(2, 0, 1))
+            return planes_of(frame)
         for height, width in self.sizes(*frame.shape[:2]):
-            planes = self.resize(Image.fromarray(frame), height, width)
-            frame = planes.transpose(1, 2, 0)
-        return planes
+            frame = self.resize(frame, height, width)
+        return planes_of(frame)
 
     def process(self, planes: np.ndarray, frames: Frames) -> dict[str, Tensor]:
         """``key``, float32 or uint8, and ``mask_key``; see ``batched``."""

@@ -15,10 +15,13 @@ from torch import Tensor
 from packloom.errors import ConfigError, MediaError, ProcessorError
 from packloom.task_encoders.family import ImageLayout
 from packloom.task_encoders.image_backends import Resize
+from packloom.task_encoders.pixel_resize import planes_of
 from packloom.task_encoders.processors import ProcessorParts
 
 #: Longer sides over shorter sides above this are refused by the Qwen-VL image processors.
 MAX_ASPECT_RATIO = 200
+#: Rows of blocks of patches that are cut together.
+_STRIPS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,17 +140,25 @@ def within_bounds(
     return new_height, new_width
 
 
-def cut_patches(planes: np.ndarray, size: int, merge: int, out: np.ndarray) -> None:
-    """[C, H, W] uint8 → [P, C, size, size], whose order runs over blocks of merge × merge patches, then within them.
+def cut_patches(pixels: np.ndarray, size: int, merge: int, out: np.ndarray) -> None:
+    """[H, W, 3 or 4] uint8 → [P, 3, size, size], in the order of blocks of merge × merge patches, then within them.
 
     ``out`` must be contiguous. Source: ``patchify`` of the Qwen2-VL image processor.
     """
-    channels, height, width = planes.shape
-    # a line of a patch is moved as one item
-    lines = planes.reshape(channels, height, width // size, size).view(f"V{size}")[..., 0]
-    blocks = lines.reshape(channels, height // size // merge, merge, size, width // size // merge, merge)
-    moved = blocks.transpose(1, 4, 2, 5, 0, 3)
-    out.view(f"V{size}").reshape(moved.shape)[...] = moved
+    strip = size * merge
+    height, width = pixels.shape[:2]
+    rows = out.reshape(height // strip, width // strip, merge, merge, 3, size, size)
+    # a few strips at a time, so that their planes are still in the processor's cache when they are cut
+    for first in range(0, len(rows), _STRIPS):
+        part = rows[first : first + _STRIPS]
+        lines = as_lines(planes_of(pixels[first * strip : (first + len(part)) * strip]), size)
+        blocks = lines.reshape(3, len(part), merge, size, width // strip, merge)
+        as_lines(part, size)[..., 0] = blocks.transpose(1, 4, 2, 5, 0, 3)
+
+
+def as_lines(pixels: np.ndarray, size: int) -> np.ndarray:
+    """[..., n * size] uint8, contiguous → [..., n]: lines of patches, each moved as one item."""
+    return pixels.reshape(*pixels.shape[:-1], -1, size).view(f"V{size}")[..., 0]
 
 
 def with_pixel_bounds(parts: ProcessorParts, min_pixels: int | None, max_pixels: int | None) -> ProcessorParts:

@@ -12,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from packloom.errors import MediaError
 from packloom.pixels import decode_pixels
+from packloom.rooms import hand_over_room
 from packloom.task_encoders.family import ImageLayout
-from packloom.task_encoders.grid_images import enlarged, refuse_thin, within_bounds
-from packloom.task_encoders.image_backends import Resize
-from packloom.task_encoders.rooms import hand_over_room
+from packloom.task_encoders.grid_images import as_lines, enlarged, refuse_thin, within_bounds
+from packloom.task_encoders.pixel_resize import PixelResize, planes_of
 from packloom.task_encoders.video import Clip
 from packloom.task_encoders.video_processors import run_video_processor
 from packloom.task_encoders.video_sampling import Sampling, SamplingRule, frames_of
@@ -46,7 +45,7 @@ class GridVideoRule:
     sampling: Sampling
     sampling_rule: SamplingRule
     sizing: Sizing
-    resize: Resize
+    resize: PixelResize
     table: Tensor  # [C, 256], see pixels.decode_pixels
     whole_patches: bool = False  # a clip of fewer frames than a temporal patch repeats its last one
     stamp: Callable[[float, float], str] | None = None  # (time of the first frame of the patch, of its last) → text
@@ -117,9 +116,9 @@ class GridVideoRule:
 
     def shrink(self, frame: np.ndarray, num_frames: int) -> np.ndarray:
         """[H, W, 3] uint8 → [C, h, w] uint8; as it is for the processor."""
-        if self.processor is not None:
-            return np.ascontiguousarray(frame.transpose(2, 0, 1))
-        return self.resize(Image.fromarray(frame), *self.sizing(num_frames, *frame.shape[:2]))
+        if self.processor is None:
+            frame = self.resize(frame, *self.sizing(num_frames, *frame.shape[:2]))
+        return planes_of(frame)
 
     def process(self, planes: np.ndarray, frames: Frames) -> dict[str, Tensor]:
         """``pixel_values_videos`` [P, D] float32 or [P, C, F * h, w] uint8, ``video_grid_thw`` [1, 3].
@@ -147,11 +146,13 @@ class GridVideoRule:
             planes = np.concatenate((planes, planes[-1:].repeat(missing, axis=0)))
         count, channels, height, width = planes.shape
         steps, rows, columns = count // depth, height // size, width // size
-        cut = planes.reshape(steps, depth, channels, rows // merge, merge, size, columns // merge, merge, size)
-        moved = cut.transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
-        out = hand_over_room((steps * rows * columns, channels, depth * size, size), torch.uint8)
-        np.copyto(out.numpy().reshape(moved.shape), moved)
-        return out, (steps, rows, columns)
+        lines = as_lines(planes, size).reshape(
+            steps, depth, channels, rows // merge, merge, size, columns // merge, merge
+        )
+        moved = lines.transpose(0, 3, 6, 4, 7, 2, 1, 5)
+        room = hand_over_room((steps * rows * columns, channels, depth * size, size), torch.uint8)
+        np.copyto(as_lines(room.numpy(), size).reshape(moved.shape), moved)
+        return room, (steps, rows, columns)
 
     def produced(self, tensors: dict[str, Tensor]) -> object:
         """The grid, and the number of patches."""

@@ -6,7 +6,6 @@ and in the last bits of the normalisation. Both are reproduced here with torch a
 
 from __future__ import annotations
 
-import platform
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,18 +15,18 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional
 from transformers import AutoImageProcessor
 from transformers.image_transforms import normalize, rescale
 
 from packloom.errors import CapabilityError, MediaError
 from packloom.task_encoders.image_memory import pixels_of
+from packloom.task_encoders.pixel_resize import Mode, resize_pixels
 
 Backend = Literal["torchvision", "pil"]
-#: (image, height, width) → [C, height, width] uint8
+#: (image, height, width) → [height, width, 3 or 4] uint8; a fourth channel means nothing
 Resize = Callable[[Image.Image, int, int], np.ndarray]
 
-_MODES = {Image.Resampling.BILINEAR: "bilinear", Image.Resampling.BICUBIC: "bicubic"}
+_MODES: dict[Image.Resampling, Mode] = {Image.Resampling.BILINEAR: "bilinear", Image.Resampling.BICUBIC: "bicubic"}
 _BYTES = np.arange(256, dtype=np.uint8)
 
 
@@ -60,39 +59,26 @@ def run_processor(images: Any, sample: Sequence[Image.Image], options: Mapping[s
 
 def make_resize(images: Any, backend: Backend) -> Resize:
     """How this backend resizes with the processor's filter; raises CapabilityError for a filter not known here."""
+    mode = mode_of(images)
+    if backend == "pil":
+        return partial(_pillow_resize, resample=Image.Resampling(images.resample))
+    return partial(_torch_resize, mode=mode)
+
+
+def mode_of(images: Any) -> Mode:
+    """Torch's name of the processor's filter; raises CapabilityError for one that is not known here."""
     resample = Image.Resampling(images.resample)
     if resample not in _MODES:
         raise CapabilityError(f"the filter {resample.name} is not reproduced, only bilinear and bicubic")
-    if backend == "pil":
-        return partial(_pillow_resize, resample=resample)
-    return partial(_torch_resize, mode=_MODES[resample])
+    return _MODES[resample]
 
 
 def _pillow_resize(image: Image.Image, height: int, width: int, *, resample: Image.Resampling) -> np.ndarray:
-    return planes_of(pixels_of(image.resize((width, height), resample)))
+    return pixels_of(image.resize((width, height), resample))
 
 
-def planes_of(pixels: np.ndarray) -> np.ndarray:
-    """[H, W, 3 or 4] → [3, H, W]."""
-    return np.ascontiguousarray(pixels[..., :3].transpose(2, 0, 1))
-
-
-def _torch_resize(image: Image.Image, height: int, width: int, *, mode: str) -> np.ndarray:
-    """As torchvision.transforms.v2.functional.resize on uint8."""
-    pixels = pixels_of(image)
-    if pixels.shape[:2] == (height, width):
-        return planes_of(pixels)
-    planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    if mode == "bilinear" and not _has_native_bilinear():
-        made = functional.interpolate(planes.float(), size=(height, width), mode=mode, antialias=True)
-        return made.round_().to(torch.uint8)[0, :3].contiguous().numpy()
-    made = functional.interpolate(planes, size=(height, width), mode=mode, antialias=True)
-    return made[0, :3].contiguous().numpy()
-
-
-def _has_native_bilinear() -> bool:
-    """Whether torchvision trusts torch's bilinear resize of bytes on this processor."""
-    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") or platform.machine() in ("aarch64", "arm64")
+def _torch_resize(image: Image.Image, height: int, width: int, *, mode: Mode) -> np.ndarray:
+    return resize_pixels(pixels_of(image), height, width, mode=mode)
 
 
 def pixel_table(images: Any, backend: Backend) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,8 @@ from packloom.config_video import VideoConfig
 from packloom.errors import CapabilityError, ConfigError
 from packloom.task_encoders.grid_images import GridImageRule
 from packloom.task_encoders.grid_videos import GridVideoRule, Sizing, fit_volume
-from packloom.task_encoders.image_backends import make_resize, pixel_table
+from packloom.task_encoders.image_backends import mode_of, pixel_table
+from packloom.task_encoders.pixel_resize import resize_pixels
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.task_encoders.video_sampling import even_ends, sampling_of, whole_groups
 from packloom.task_encoders.video_settings import refuse_unresized, with_defaults
@@ -171,7 +173,7 @@ def video_rule_of(
         ),
         sampling_rule=even_ends,
         sizing=sizing,
-        resize=make_resize(found, "torchvision"),
+        resize=partial(resize_pixels, mode=mode_of(found)),
         table=pixel_table(found, "torchvision"),
     )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,10 @@ import torch
 import transformers
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional
 
 from packloom.errors import CapabilityError, MediaError
-from packloom.task_encoders.image_backends import Resize, make_resize, planes_of
-from packloom.task_encoders.image_memory import pixels_of
+from packloom.task_encoders.image_backends import mode_of
+from packloom.task_encoders.pixel_resize import PixelResize, has_lanczos, resize_pixels
 from packloom.task_encoders.processors import ProcessorParts
 
 
@@ -48,38 +48,23 @@ def run_video_processor(processor: Any, planes: np.ndarray, options: Mapping[str
     return {name: value for name, value in made.items() if isinstance(value, Tensor)}
 
 
-def frame_resize(found: Any) -> Resize | None:
+def frame_resize(found: Any) -> PixelResize | None:
     """How the processor resizes a frame; None where only the processor itself can, for want of a newer torch.
 
     Raises CapabilityError for a filter not known here.
     """
     if Image.Resampling(found.resample) is not Image.Resampling.LANCZOS:
-        return make_resize(found, "torchvision")
-    return _lanczos if _has_lanczos() else None
+        return partial(resize_pixels, mode=mode_of(found))
+    return _lanczos if has_lanczos() else None
 
 
-def _lanczos(image: Image.Image, height: int, width: int) -> np.ndarray:
-    """As torchvision.transforms.v2.functional.resize on uint8, since 0.27."""
-    planes = planes_of(pixels_of(image))
-    if planes.shape[1:] == (height, width):
-        return planes
+def _lanczos(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """torchvision takes this filter for bytes since 0.27."""
     try:
-        return _interpolated(torch.from_numpy(planes)[None], height, width)[0].numpy()
+        return resize_pixels(pixels, height, width, mode="lanczos")
     except RuntimeError as error:  # an assertion within torch on frames of one line
-        raise MediaError(f"frames of {image.width}x{image.height} cannot be resized", code="media.refused") from error
-
-
-def _interpolated(planes: Tensor, height: int, width: int) -> Tensor:
-    return functional.interpolate(planes, size=(height, width), mode="lanczos", antialias=True)
-
-
-def _has_lanczos() -> bool:
-    try:
-        tiny = torch.zeros((1, 3, 8, 8), dtype=torch.uint8)
-        _interpolated(tiny, 4, 4)
-    except (NotImplementedError, RuntimeError, ValueError):
-        return False
-    return True
+        high, wide = pixels.shape[:2]
+        raise MediaError(f"frames of {wide}x{high} cannot be resized", code="media.refused") from error
 
 
 def needs_processor(what: str, name: str) -> CapabilityError:
