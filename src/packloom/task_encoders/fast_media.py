@@ -84,10 +84,11 @@ class PatchBytes:
         self, images: Sequence[Image.Image], layouts: Sequence[ImageLayout], room: Tensor | None = None
     ) -> dict[str, Tensor]:
         """``pixel_values`` [P, C, h, w] uint8, which are ``room`` where it is given, and ``image_grid_thw`` [I, 3]."""
-        counts = [layout.num_patches for layout in layouts]
-        pixels = self.room(sum(counts)) if room is None else room
-        for image, part in zip(images, torch.split(pixels, counts), strict=True):
-            self.rule.patches(image, self.resize, part.numpy())
+        pixels = self.room(sum(layout.num_patches for layout in layouts)) if room is None else room
+        patches, first = pixels.numpy(), 0
+        for image, layout in zip(images, layouts, strict=True):
+            self.rule.patches(image, self.resize, patches[first : first + layout.num_patches])
+            first += layout.num_patches
         return {"pixel_values": pixels, "image_grid_thw": torch.tensor([layout.grid_thw for layout in layouts])}
 
 

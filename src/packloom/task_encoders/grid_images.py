@@ -15,7 +15,7 @@ from torch import Tensor
 from packloom.errors import ConfigError, MediaError, ProcessorError
 from packloom.task_encoders.family import ImageLayout
 from packloom.task_encoders.image_backends import Resize
-from packloom.task_encoders.pixel_resize import planes_of
+from packloom.task_encoders.pixel_resize import as_numbers
 from packloom.task_encoders.processors import ProcessorParts
 
 #: Longer sides over shorter sides above this are refused by the Qwen-VL image processors.
@@ -147,18 +147,29 @@ def cut_patches(pixels: np.ndarray, size: int, merge: int, out: np.ndarray) -> N
     """
     strip = size * merge
     height, width = pixels.shape[:2]
-    rows = out.reshape(height // strip, width // strip, merge, merge, 3, size, size)
-    # a few strips at a time, so that their planes are still in the processor's cache when they are cut
+    rows = out.reshape(height // strip, -1, 3, size * size)
+    # a few strips at a time, so that their patches are still in the processor's cache when they are taken apart
     for first in range(0, len(rows), _STRIPS):
         part = rows[first : first + _STRIPS]
-        lines = as_lines(planes_of(pixels[first * strip : (first + len(part)) * strip]), size)
-        blocks = lines.reshape(3, len(part), merge, size, width // strip, merge)
-        as_lines(part, size)[..., 0] = blocks.transpose(1, 4, 2, 5, 0, 3)
+        numbers = as_numbers(pixels[first * strip : (first + len(part)) * strip])
+        # whole pixels are put in order first: fewer and longer lines than those of each channel
+        lines = as_lines(numbers, size).reshape(len(part), merge, size, width // strip, merge)
+        patches = np.empty((len(part), width // strip, merge, merge, size, size), np.uint32)
+        as_lines(patches, size)[..., 0] = lines.transpose(0, 3, 1, 4, 2)
+        _take_apart(patches.reshape(*part.shape[:2], size * size), part)
 
 
-def as_lines(pixels: np.ndarray, size: int) -> np.ndarray:
-    """[..., n * size] uint8, contiguous → [..., n]: lines of patches, each moved as one item."""
-    return pixels.reshape(*pixels.shape[:-1], -1, size).view(f"V{size}")[..., 0]
+def _take_apart(pixels: np.ndarray, out: np.ndarray) -> None:
+    """[..., N] uint32, which are used up, into ``out`` [..., 3, N] uint8."""
+    for channel in range(3):
+        if channel:
+            np.right_shift(pixels, 8, out=pixels)
+        np.copyto(out[..., channel, :], pixels, casting="unsafe")
+
+
+def as_lines(values: np.ndarray, size: int) -> np.ndarray:
+    """[..., n * size], contiguous → [..., n]: lines of patches, each moved as one item."""
+    return values.reshape(*values.shape[:-1], -1, size).view(f"V{size * values.itemsize}")[..., 0]
 
 
 def with_pixel_bounds(parts: ProcessorParts, min_pixels: int | None, max_pixels: int | None) -> ProcessorParts:

@@ -34,15 +34,25 @@ def resize_pixels(pixels: np.ndarray, height: int, width: int, *, mode: Mode) ->
 
 def planes_of(pixels: np.ndarray) -> np.ndarray:
     """[H, W, 3 or 4] uint8 → [3, H, W]; a fourth channel is left out."""
-    height, width, channels = pixels.shape
-    if channels != 4 or not pixels.flags.c_contiguous:
-        return np.ascontiguousarray(pixels[..., :3].transpose(2, 0, 1))
-    # One pixel as one number: NumPy shifts and narrows these several at a time, but moves single bytes one by one.
-    numbers = pixels.view("<u4")[..., 0]
-    planes = np.empty((3, height, width), np.uint8)
+    numbers = as_numbers(pixels)
+    planes = np.empty((3, *numbers.shape), np.uint8)
     for channel, plane in enumerate(planes):
         np.copyto(plane, numbers >> (8 * channel), casting="unsafe")
     return planes
+
+
+def as_numbers(pixels: np.ndarray) -> np.ndarray:
+    """[H, W, 3 or 4] uint8 → [H, W] uint32, the first channel lowest, what is above the third means nothing.
+
+    NumPy moves, shifts and narrows numbers several at a time, but takes single bytes out of pixels one by one. Pixels
+    of four bytes are not copied.
+    """
+    if pixels.shape[2] == 3:
+        widened = np.empty((*pixels.shape[:2], 4), np.uint8)
+        for channel in range(3):
+            widened[..., channel] = pixels[..., channel]
+        pixels = widened
+    return np.ascontiguousarray(pixels).view("<u4")[..., 0]
 
 
 def has_lanczos() -> bool:
