@@ -148,13 +148,16 @@ def cut_patches(pixels: np.ndarray, size: int, merge: int, out: np.ndarray) -> N
     strip = size * merge
     height, width = pixels.shape[:2]
     rows = out.reshape(height // strip, -1, 3, size * size)
-    # a few strips at a time, so that their patches are still in the processor's cache when they are taken apart
+    # a few strips at a time, which the processor's cache holds: first in the order of memory, then in that of patches
+    read, ordered = np.empty((2, min(_STRIPS, len(rows)), strip, width), np.uint32)
     for first in range(0, len(rows), _STRIPS):
         part = rows[first : first + _STRIPS]
-        numbers = as_numbers(pixels[first * strip : (first + len(part)) * strip])
-        # whole pixels are put in order first: fewer and longer lines than those of each channel
-        lines = as_lines(numbers, size).reshape(len(part), merge, size, width // strip, merge)
-        patches = np.empty((len(part), width // strip, merge, merge, size, size), np.uint32)
+        count = len(part)
+        numbers = as_numbers(pixels[first * strip : (first + count) * strip])
+        np.copyto(read[:count], numbers.reshape(count, strip, width))
+        # whole pixels: fewer and longer lines than those of each channel
+        lines = as_lines(read[:count], size).reshape(count, merge, size, width // strip, merge)
+        patches = ordered[:count].reshape(count, width // strip, merge, merge, size, size)
         as_lines(patches, size)[..., 0] = lines.transpose(0, 3, 1, 4, 2)
         _take_apart(patches.reshape(*part.shape[:2], size * size), part)
 

@@ -34,6 +34,8 @@ def resize_pixels(pixels: np.ndarray, height: int, width: int, *, mode: Mode) ->
 
 def planes_of(pixels: np.ndarray) -> np.ndarray:
     """[H, W, 3 or 4] uint8 → [3, H, W]; a fourth channel is left out."""
+    if pixels.shape[2] == 3:
+        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
     numbers = as_numbers(pixels)
     planes = np.empty((3, *numbers.shape), np.uint8)
     for channel, plane in enumerate(planes):
