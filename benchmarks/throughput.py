@@ -192,6 +192,8 @@ def main() -> None:
         options.json.write_text(json.dumps({"turns": turns, "not_run": missing}, indent=1), encoding="utf-8")
     print("\n".join([*as_table(results, missing), "", *as_lines(results)]))
     print(f"\n{time.perf_counter() - begun:.0f} s, {options.rounds} turns of {options.seconds:.0f} s each")
+    if not results:
+        raise SystemExit("no contender could be measured")
     if options.write:
         write_page(options.write, results, missing)
 

@@ -1,7 +1,8 @@
 """Work goes in; a torch DataLoader with a Hugging Face processor in its collate, as people write it, comes out.
 
 ``hf`` pads 8 rows and searches the assistant's turns, as fine-tuning scripts do. ``template_mask`` asks transformers
-for the assistant's mask. ``repacked`` pads a batch and then cuts the padding out again to join the rows.
+for the assistant's mask. ``repacked`` does so too, and then cuts the padding out again to join the rows, as
+Megatron-Bridge's collate does that packs within a batch.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch.utils.data import DataLoader
-from transformers import AutoProcessor
+from transformers import AutoImageProcessor, AutoProcessor
 
 from contenders.workload import (
     BATCH_SIZE,
@@ -83,8 +84,8 @@ class TemplateMaskCollate(ProcessorCollate):
         return counted({**batch, "labels": labels}, samples=len(samples), tokens=int(batch["attention_mask"].sum()))
 
 
-class RepackedCollate(ProcessorCollate):
-    """Every row alone through the processor, padded to the longest, cut and joined to one row [1, T]."""
+class RepackedCollate(TemplateMaskCollate):
+    """Rows padded to the longest, with the mask of transformers, then cut and joined to one row [1, T]."""
 
     def __call__(self, samples: Sequence[Sample]) -> dict[str, Any]:
         padded = super().__call__(samples)
@@ -107,9 +108,10 @@ def load_processor(work: Work, backend: str) -> Any:
     """The whole processor with the pixel bounds; raises ImportError where the backend is not installed."""
     if backend == "torchvision":
         import torchvision  # noqa: F401, PLC0415 - transformers would quietly take Pillow instead
-    processor: Any = AutoProcessor.from_pretrained(
-        work.processor, min_pixels=MIN_PIXELS, max_pixels=MAX_PIXELS, backend=backend
-    )
+    # "backend" given to AutoProcessor would reach its tokenizer and its video processor too, and fail there
+    bounds = {"min_pixels": MIN_PIXELS, "max_pixels": MAX_PIXELS}
+    processor: Any = AutoProcessor.from_pretrained(work.processor, **bounds)
+    processor.image_processor = AutoImageProcessor.from_pretrained(work.processor, backend=backend, **bounds)
     found = getattr(processor.image_processor, "backend", "pil")
     if found != backend:
         raise ImportError(f"transformers loads its {found} backend, {backend} was asked for")
