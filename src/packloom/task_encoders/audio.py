@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _EXACT = {("flac", "flac"), ("ogg", "flac"), ("ogg", "opus"), ("mp3", "mp3")}
 #: Side data: samples to drop at the start of a packet, and at its end, as two 32-bit numbers.
 _SKIP: Final = "skip_samples"
+#: Samples per second that somebody may have recorded; a header that tells others is damaged.
+_RATES = range(1_000, 768_001)
 #: Seconds that a header may promise above what is there, for containers whose times are rough.
 _SLACK = 1.0
 _DECODER = {"err_detect": "explode", "threads": "1"}  # a damaged frame is an error, not a guess at one
@@ -47,6 +49,11 @@ def read_sound(media: Media) -> Sound:
     sound = _count_decoded(media, stated) if told is None else Sound(rate=rate, num_samples=told)
     if sound.num_samples <= 0:
         raise MediaError(f"{media.name} holds no samples", code="media.empty")
+    if sound.rate not in _RATES:
+        raise MediaError(
+            f"{media.name}: its header tells {sound.rate} samples per second; {_RATES[0]} to {_RATES[-1]} are believed",
+            code="media.no_rate",
+        )
     return sound
 
 

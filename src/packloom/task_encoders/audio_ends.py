@@ -1,7 +1,7 @@
 """The bytes of an audio file in; a refusal of those that the library would misread without a word, out.
 
 FFmpeg reads the 24-bit samples of a big-endian wav as little-endian ones. It takes the length of a cut wav from the
-size of the file, and that of a cut ogg from its last whole page.
+size of the file, and that of a cut ogg from its last whole page; and what follows no samples in a wav, for samples.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _LAST_PAGE, _PAGE_HEAD = 0x04, 27
 
 
 def check_end(media: Media) -> None:
-    """Raises MediaError for a wav with fewer bytes than its header says, or an ogg without its last page.
+    """Raises MediaError for a wav with fewer bytes than its header says or none, or an ogg without its last page.
 
     A big-endian wav is refused too.
     """
@@ -35,10 +35,22 @@ def _check_wav(media: Media) -> None:
         name, size = media.data[place : place + 4], int.from_bytes(media.data[place + 4 : place + 8], "little")
         if name == b"data":
             there = len(media.data) - place - 8
+            if size == 0 and there and _are_chunks(media.data, place + 8):
+                raise MediaError(f"{media.name} holds no samples, only other chunks", code="media.empty")
             if size not in _UNKNOWN and there < size:
                 raise _cut(media, f"its header says {size} bytes of samples, {there} are there")
             return
         place += 8 + size + size % 2
+
+
+def _are_chunks(data: bytes, place: int) -> bool:
+    """Whether nothing but whole chunks lies there, up to the end: samples do not look so."""
+    while place + 8 <= len(data):
+        name, size = data[place : place + 4], int.from_bytes(data[place + 4 : place + 8], "little")
+        if not (name.isascii() and name.decode("ascii").isprintable()):
+            return False
+        place += 8 + size + size % 2
+    return len(data) <= place <= len(data) + 1  # a last chunk of odd size may lack its padding
 
 
 def _check_ogg(media: Media) -> None:
