@@ -22,6 +22,7 @@ from packloom.testing import check_masks
 from packloom.types import EncodedSample
 
 SPECIAL = ["<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>", "<img>", "<image>", "</img>"]
+SPECIAL += ["<so_start>", "<so_embedding>", "<so_end>"]
 #: The image side of the model's template is not at hand: this one writes what its processor looks for.
 WITH_IMAGES = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<think></think>{% endif %}"

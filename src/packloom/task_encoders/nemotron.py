@@ -6,6 +6,8 @@ from packloom.errors import CapabilityError
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family, ImageRule, TemplateEdit, Thinking
 from packloom.task_encoders.nemotron_images import MEDIA_TOKENS, NemotronOmniImageRule
+from packloom.task_encoders.parakeet_audios import AUDIO_TOKENS, ParakeetAudioRule
+from packloom.task_encoders.parakeet_audios import MEDIA_JOINS as AUDIO_JOINS
 from packloom.task_encoders.positions import text_positions
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.task_encoders.qwen_vl import CHATML
@@ -40,15 +42,16 @@ class NemotronVL2TaskEncoder(TaskEncoder):
 
 
 class NemotronOmniTaskEncoder(TaskEncoder):
-    """Nemotron-3-Nano-Omni: text and images; a thought, often empty, is written into every assistant turn."""
+    """Nemotron-3-Nano-Omni: text, images and audio; a thought, often empty, is written into every assistant turn."""
 
     family = Family(
         name="nemotron_omni",
         boundaries=(CHATML,),
         positions=text_positions,
         image_rule=NemotronOmniImageRule.from_parts,
-        media_tokens=MEDIA_TOKENS,
-        media_joins={"image_grid_hw": "concat"},
+        audio_rule=ParakeetAudioRule.from_parts,
+        media_tokens=(*MEDIA_TOKENS, *AUDIO_TOKENS),
+        media_joins={"image_grid_hw": "concat", **AUDIO_JOINS},
         thinking=Thinking(open="<think>", close="</think>"),
         prompt_prefixes=("<think></think>", "<think></think>\n", "<think>\n"),  # the second where a thought was dropped
         content="string_without_media",
