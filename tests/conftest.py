@@ -164,6 +164,12 @@ def sound() -> Callable[..., bytes]:
 
 
 @pytest.fixture(scope="session")
+def wave_of() -> Callable[[bytes], np.ndarray]:
+    """``wave_of(sound())``: the samples of a 16-bit mono wav, [n] float32."""
+    return lambda data: np.frombuffer(data[44:], dtype="<i2").astype(np.float32) / 32768
+
+
+@pytest.fixture(scope="session")
 def media_row() -> Callable[..., dict[str, Any]]:
     """``media_row("image", {"0.png": data}, verb="Look", answer="A cat.", key="k")``: a raw row with two answers."""
 

@@ -6,7 +6,6 @@ import io
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -28,12 +27,7 @@ def png(height: int, width: int) -> bytes:
     return buffer.getvalue()
 
 
-def wave_of(data: bytes) -> np.ndarray:
-    """The samples of a 16-bit mono wav of the model's own rate."""
-    return np.frombuffer(data[44:], dtype="<i2").astype(np.float32) / 32768
-
-
-def test_ids_features_and_masks_equal_the_whole_processor(hearing, audio_row, sound) -> None:
+def test_ids_features_and_masks_equal_the_whole_processor(hearing, audio_row, sound, wave_of) -> None:
     encoder = hearing("qwen2_audio")
     extractor = transformers.WhisperFeatureExtractor(feature_size=128)
     processor = transformers.Qwen2AudioProcessor(extractor, encoder.parts.tokenizer)
@@ -53,7 +47,7 @@ def test_ids_features_and_masks_equal_the_whole_processor(hearing, audio_row, so
 
 
 @pytest.mark.usefixtures("needs_torchvision")
-def test_omni_equals_the_whole_processor(hearing, audio_row, sound) -> None:
+def test_omni_equals_the_whole_processor(hearing, audio_row, sound, wave_of) -> None:
     encoder = hearing("qwen2_5_omni")
     extractor = transformers.WhisperFeatureExtractor(feature_size=128, chunk_length=300)
     processor = transformers.Qwen2_5OmniProcessor(
@@ -83,7 +77,7 @@ def with_image(raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "9.png": png(56, 84)}
 
 
-def test_omni_features_are_those_of_its_extractor(hearing, audio_row, sound) -> None:
+def test_omni_features_are_those_of_its_extractor(hearing, audio_row, sound, wave_of) -> None:
     encoder, audios = hearing("qwen2_5_omni"), [sound(1.0), sound(0.5, seed=1)]
     [row] = encoder.batch([encoder.encode_sample(audio_row(*audios))])
     extractor = transformers.WhisperFeatureExtractor(feature_size=128, chunk_length=300)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer
@@ -61,11 +60,7 @@ def processor() -> Any:
     return made
 
 
-def wave_of(data: bytes) -> np.ndarray:
-    return np.frombuffer(data[44:], dtype="<i2").astype(np.float32) / 32768
-
-
-def test_tokens_and_features_equal_the_processors(encoder, processor, audio_row, sound) -> None:
+def test_tokens_and_features_equal_the_processors(encoder, processor, audio_row, sound, wave_of) -> None:
     clips = [sound(1.0), sound(0.237, seed=1), sound(3.3331, seed=2)]
     [row] = encoder.batch([encoder.encode_sample(audio_row(*clips))])
     features, mask, counts = processor._process_audio([wave_of(data) for data in clips], {})
@@ -100,7 +95,7 @@ def test_the_audio_tower_makes_as_many_tokens(encoder, audio_row, sound) -> None
         assert made.shape[1] == tokens == int(tower._get_subsampling_output_length(frames + 1))
 
 
-def test_a_batch_pads_clips_as_the_processor_does(encoder, processor, audio_row, sound) -> None:
+def test_a_batch_pads_clips_as_the_processor_does(encoder, processor, audio_row, sound, wave_of) -> None:
     clips = [sound(0.5), sound(2.0, seed=1)]
     rows = encoder.batch([encoder.encode_sample(audio_row(data)) for data in clips])
     batch = encoder.collate(rows, layout="padded")

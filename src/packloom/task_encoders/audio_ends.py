@@ -6,6 +6,8 @@ size of the file, and that of a cut ogg from its last whole page; and what follo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from packloom.errors import MediaError
 from packloom.types import Media
 
@@ -29,28 +31,34 @@ def check_end(media: Media) -> None:
 
 
 def _check_wav(media: Media) -> None:
-    """Source: the chunks of the RIFF format, each a name, a size and so many bytes, padded to an even number."""
-    place = 12
-    while place + 8 <= len(media.data):
-        name, size = media.data[place : place + 4], int.from_bytes(media.data[place + 4 : place + 8], "little")
+    for name, place, size in _chunks(media.data, 12):
         if name == b"data":
-            there = len(media.data) - place - 8
-            if size == 0 and there and _are_chunks(media.data, place + 8):
+            there = len(media.data) - place
+            if size == 0 and there and _are_chunks(media.data, place):
                 raise MediaError(f"{media.name} holds no samples, only other chunks", code="media.empty")
             if size not in _UNKNOWN and there < size:
                 raise _cut(media, f"its header says {size} bytes of samples, {there} are there")
             return
-        place += 8 + size + size % 2
 
 
 def _are_chunks(data: bytes, place: int) -> bool:
     """Whether nothing but whole chunks lies there, up to the end: samples do not look so."""
-    while place + 8 <= len(data):
-        name, size = data[place : place + 4], int.from_bytes(data[place + 4 : place + 8], "little")
+    for name, content, size in _chunks(data, place):
         if not (name.isascii() and name.decode("ascii").isprintable()):
             return False
-        place += 8 + size + size % 2
+        place = content + size + size % 2
     return len(data) <= place <= len(data) + 1  # a last chunk of odd size may lack its padding
+
+
+def _chunks(data: bytes, place: int) -> Iterator[tuple[bytes, int, int]]:
+    """(name, where the content starts, its size) of each chunk from ``place`` on.
+
+    Source: the chunks of the RIFF format, each a name, a size and so many bytes, padded to an even number.
+    """
+    while place + 8 <= len(data):
+        name, size = data[place : place + 4], int.from_bytes(data[place + 4 : place + 8], "little")
+        yield name, place + 8, size
+        place += 8 + size + size % 2
 
 
 def _check_ogg(media: Media) -> None:

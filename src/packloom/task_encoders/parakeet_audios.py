@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from packloom.errors import CapabilityError, MediaError, ProcessorError
+from packloom.errors import MediaError, ProcessorError
+from packloom.task_encoders.audio_settings import make_extractor
 from packloom.task_encoders.family import ImageLayout
 from packloom.task_encoders.processors import ProcessorParts
 
 AUDIO_TOKENS = ("<so_start>", "<so_embedding>", "<so_end>")
 #: Clips of a batch have as many frames as the longest; the mask says which are theirs.
 MEDIA_JOINS = {"input_features": "pad_tiles", "input_features_mask": "pad_tiles"}
-_CLASS = "ParakeetFeatureExtractor"
 #: The features are normalised by their variance over time, which one frame has not.
 _LEAST_FRAMES = 2
 
@@ -34,7 +34,7 @@ class ParakeetAudioRule:
     @classmethod
     def from_parts(cls, parts: ProcessorParts) -> ParakeetAudioRule:
         """Raises CapabilityError for another extractor, ProcessorError for settings that contradict one another."""
-        extractor = _extractor(parts)
+        extractor = make_extractor(parts.name, parts.audio_settings, kind="ParakeetFeatureExtractor")
         factor = parts.settings.get("audio_subsampling_factor", 8)
         if not isinstance(factor, int) or factor < 1 or factor & (factor - 1):
             raise ProcessorError(f"{parts.name}: audio_subsampling_factor is {factor!r}, expected a power of two")
@@ -91,18 +91,3 @@ class ParakeetAudioRule:
     def produced(self, tensors: dict[str, Tensor], index: int) -> int:
         """The tokens that the features of one audio become in the model."""
         return self._tokens(int(tensors["input_features_mask"][index].sum()))
-
-
-def _extractor(parts: ProcessorParts) -> Any:
-    settings = dict(parts.audio_settings or {})
-    kind = settings.get("feature_extractor_type")
-    if kind != _CLASS:
-        raise CapabilityError(f"{parts.name}: its feature extractor is {kind}, and audio needs a {_CLASS}")
-    try:
-        from transformers import ParakeetFeatureExtractor  # noqa: PLC0415 - older transformers have none
-    except ImportError as error:
-        raise CapabilityError(f"{parts.name}: this transformers has no {_CLASS}: install a newer one") from error
-    try:
-        return ParakeetFeatureExtractor.from_dict(settings)
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise ProcessorError(f"{parts.name}: no {_CLASS} can be made of its settings: {error}") from error

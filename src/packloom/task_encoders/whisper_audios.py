@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import WhisperFeatureExtractor
 
-from packloom.errors import CapabilityError, MediaError, ProcessorError
+from packloom.errors import CapabilityError, MediaError
+from packloom.task_encoders.audio_settings import make_extractor
 from packloom.task_encoders.family import ImageLayout
 from packloom.task_encoders.processors import ProcessorParts
-
-_CLASS = "WhisperFeatureExtractor"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +93,7 @@ def _after_convolution(frames: int) -> int:
 
 def whisper_extractor(parts: ProcessorParts) -> Any:
     """The feature extractor of a processor; raises CapabilityError for one that this rule does not hold for."""
-    settings = dict(parts.audio_settings or {})
-    kind = settings.get("feature_extractor_type")
-    if kind != _CLASS:
-        raise CapabilityError(f"{parts.name}: its feature extractor is {kind}, and audio needs a {_CLASS}")
-    try:
-        extractor = WhisperFeatureExtractor.from_dict(settings)
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise ProcessorError(f"{parts.name}: no {_CLASS} can be made of its settings: {error}") from error
+    extractor = make_extractor(parts.name, parts.audio_settings, kind="WhisperFeatureExtractor")
     if extractor.dither:
         raise CapabilityError(f"{parts.name}: dither {extractor.dither} draws noise from torch's global generator")
     if extractor.n_samples % extractor.hop_length or extractor.padding_side != "right":
