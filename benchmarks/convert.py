@@ -1,7 +1,7 @@
 """Throughput of ``packloom convert`` from Lance, as a ratio to copying the same bytes, and the memory that it takes.
 
 ``python benchmarks/convert.py [--rows 4000] [--workers 2] [--rounds 3] [--folder DIR]`` builds a Lance dataset of
-images of about 170 KB (blob v2), converts it into shards of 250 rows (42 MB), and copies the shards that came out with
+images of about 200 KB (blob v2), converts it into shards of 250 rows (50 MB), and copies the shards that came out with
 ``cp`` and one fsync per file. The converter syncs more: each shard, its index, the folder, and its journal. The time of
 starting Python and its packages does not count: each worker has converted a row before. Both sides read from the page
 cache. Each round converts and then copies; the middle one of the rounds' ratios counts. Prints one JSON line.
@@ -66,7 +66,6 @@ def run_here(folder: str, num_workers: str, num_rounds: str) -> None:
 
     def converting(name: str, rows: int) -> None:
         config = ConvertConfig(samples_per_shard=rows)
-        shutil.rmtree(f"{folder}/{name}-out", ignore_errors=True)
         convert(f"{folder}/{name}.lance", f"{folder}/{name}-out", config, settings=settings, check=cook)
 
     meeting = Path(folder, "meeting")
@@ -74,6 +73,7 @@ def run_here(folder: str, num_workers: str, num_rounds: str) -> None:
     list(runner.run(meet, [(meeting, int(num_workers))] * int(num_workers)))  # starts each of them
     converting("warm", 1)
     for _ in range(int(num_rounds)):
+        shutil.rmtree(f"{folder}/data-out", ignore_errors=True)
         os.sync()
         found["convert"].append(timed(lambda: converting("data", 250)))
         shutil.rmtree(Path(folder, "copy"), ignore_errors=True)
@@ -126,7 +126,7 @@ def make(path: str, num_rows: int) -> None:
 
 def noise(seed: int) -> bytes:
     """A JPEG of about 200 KB."""
-    pixels = np.random.default_rng(seed).integers(0, 255, (440, 500, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(seed).integers(0, 255, (480, 540, 3), dtype=np.uint8)
     target = io.BytesIO()
     Image.fromarray(pixels).save(target, "JPEG", quality=85)
     return target.getvalue()

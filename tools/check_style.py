@@ -27,6 +27,8 @@ LAYERS = {
     "pixels": 0,
     "alignment": 0,
     "rooms": 0,
+    "jpeg_size": 0,
+    "image_size": 0,
     "blend": 0,
     "config": 0,
     "config_audio": 0,

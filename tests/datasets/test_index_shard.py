@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packloom.datasets.image_size import image_size
 from packloom.datasets.index import Member, ShardIndex, make_index
 from packloom.datasets.index_shard import index_shard
 from packloom.datasets.shards import read_shard
 from packloom.datasets.table_file import pack_table, unpack_table
 from packloom.errors import ReadError, ShardError
+from packloom.image_size import image_size
 from packloom.task_encoders.images import read_header
 from packloom.types import Media
 

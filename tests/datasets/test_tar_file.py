@@ -68,8 +68,8 @@ def test_a_full_disk_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(28, "No space left on device")
 
     tar = TarFile(tmp_path / "hidden", tmp_path / "final")
-    monkeypatch.setattr(tar_file, "_WRITE_BEHIND", 1)
-    tar.write("a", {"txt": b"x" * 100_000})  # asks the disk to start
+    monkeypatch.setattr(tar_file, "_TOGETHER", 1)
+    tar.write("a", {"txt": b"x" * 100_000})  # is passed on at once
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         tar.close()

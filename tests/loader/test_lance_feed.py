@@ -109,7 +109,7 @@ _ENCODER = '''
 import json
 import torch
 from fake_encoder import FakeEncoder
-from packloom.datasets.image_size import image_size
+from packloom.image_size import image_size
 from packloom.types import EncodedMedia, EncodedSample, Media
 
 

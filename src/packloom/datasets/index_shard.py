@@ -7,12 +7,12 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 
-from packloom.datasets.image_size import image_size
 from packloom.datasets.index import Member, ShardIndex, make_index
 from packloom.datasets.tar_groups import Entry
 from packloom.datasets.tar_scan import scan_shard
 from packloom.datasets.tar_walk import ShardFile
 from packloom.errors import ShardError
+from packloom.image_size import image_size
 
 _CHUNK = 1 << 20
 #: An image's header is looked for in this many bytes of a larger part.

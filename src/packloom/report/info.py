@@ -12,9 +12,9 @@ from packloom.datasets.aux_media import AuxLibrary, AuxShelf
 from packloom.datasets.dataset import ShardDataset, open_dataset
 from packloom.datasets.files import Files, status
 from packloom.datasets.folders import check_index_dir, select_shards
-from packloom.datasets.image_size import image_size
 from packloom.datasets.sources import find_sources
 from packloom.errors import SampleError
+from packloom.image_size import image_size
 from packloom.report.histogram import Histogram, histogram
 from packloom.report.samples import spread
 from packloom.report.spec import DataSpec

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from packloom.errors import CookError
@@ -48,7 +49,8 @@ class MediaShelf:
 
     def names(self, kind: MediaKind) -> list[str]:
         """The files of a kind in natural order: ``2.jpg`` before ``10.jpg``."""
-        return sorted((name for name in self.parts if _kind_of(name) == kind), key=_natural)
+        found = [name for name in self.parts if _kind_of(name) == kind]
+        return sorted(found, key=_natural) if len(found) > 1 else found
 
     def without(self, names: Iterable[str]) -> MediaShelf:
         """The shelf without these parts."""
@@ -58,10 +60,9 @@ class MediaShelf:
 
     def find(self, name: str) -> str | None:
         """The part that ``name`` stands for: a part's name, or a path to it, or a path to ``<key>.<part>``."""
-        base = re.split(r"[/\\]", name.split("?")[0] if "://" in name else name)[-1].lower()
-        stem = re.split(r"[/\\]", self.key)[-1].lower() + "."
-        candidates = [base, base[len(stem) :] if base.startswith(stem) else ""]
-        return next((candidate for candidate in candidates if candidate in self.parts), None)
+        base = _last_piece(name.split("?")[0] if "://" in name else name)
+        rest = base.removeprefix(_last_piece(self.key) + ".")
+        return next((candidate for candidate in (base, rest) if candidate in self.parts), None)
 
     def load(self, name: str, kind: MediaKind) -> Media:
         """The medium of a part. Raises CookError unless it is bytes and not known to be of another kind."""
@@ -166,23 +167,22 @@ def _bind_kind(
     if not refs and not files:
         return []
     named = [ref.name for ref in refs if ref.name is not None]
-    counts = f"{_count(len(refs), kind, 'place')} in the messages, {_count(len(files), kind, 'file')} in the sample"
-    counts += f" ({', '.join(files)})" if files else ""
+    counts = partial(_counts, kind, len(refs), files)
     if named and len(named) < len(refs):
-        reason = f"some {kind} parts name their file and some do not: {counts}"
+        reason = f"some {kind} parts name their file and some do not: {counts()}"
         raise CookError(reason, code="cook.part", hint="name all or none")
     if not named and refs:
         if listed.get(kind):
             named = _resolve_list([str(ref.name) for ref in listed[kind]], files, shelf, kind)
-            counts += f", {len(named)} listed in the row"
+            counts = partial(counts, len(named))
         else:
             named = files
         if len(named) != len(refs):
-            raise CookError(counts, code=f"cook.{kind}_count", hint="each place needs its own file, in order")
+            raise CookError(counts(), code=f"cook.{kind}_count", hint="each place needs its own file, in order")
     media = [_fetch(name, kind, shelf, counts, equal=len(refs) == len(files)) for name in named]
     unused = set(files) - {medium.name for medium in media}
     if unused:
-        reason = f"{counts}: no place refers to {', '.join(sorted(unused, key=_natural))}"
+        reason = f"{counts()}: no place refers to {', '.join(sorted(unused, key=_natural))}"
         raise CookError(reason, code=f"cook.{kind}_count", hint="add the place or drop the file")
     return media
 
@@ -196,7 +196,7 @@ def _resolve_list(names: list[str], files: list[str], shelf: MediaShelf, kind: M
     return files
 
 
-def _fetch(name: str, kind: MediaKind, shelf: MediaShelf, counts: str, *, equal: bool) -> Media:
+def _fetch(name: str, kind: MediaKind, shelf: MediaShelf, counts: Callable[[], str], *, equal: bool) -> Media:
     if match := _DATA_URI.match(name):
         return _decode_uri(name, match, kind)
     if shelf.aux is not None and shelf.aux.claims(name):
@@ -206,7 +206,7 @@ def _fetch(name: str, kind: MediaKind, shelf: MediaShelf, counts: str, *, equal:
     if part is None:
         hint = "urls are not fetched: store the bytes as a part" if "://" in name else "store it as a part"
         code = "cook.media_name" if equal else f"cook.{kind}_count"
-        raise CookError(f"no part of the sample is named {name!r:.120}: {counts}", code=code, hint=hint)
+        raise CookError(f"no part of the sample is named {name!r:.120}: {counts()}", code=code, hint=hint)
     return shelf.load(part, kind)
 
 
@@ -230,6 +230,17 @@ def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
     pieces = re.split(r"([0-9]+)", name)
     pieces[1::2] = [digits.lstrip("0") for digits in pieces[1::2]]
     return [(len(piece) * (place % 2), piece) for place, piece in enumerate(pieces)], name
+
+
+def _last_piece(path: str) -> str:
+    return path.replace("\\", "/").rpartition("/")[2].lower()
+
+
+def _counts(kind: MediaKind, num_places: int, files: Sequence[str], num_listed: int | None = None) -> str:
+    """For an error: how many of a kind there are of each."""
+    text = f"{_count(num_places, kind, 'place')} in the messages, {_count(len(files), kind, 'file')} in the sample"
+    text += f" ({', '.join(files)})" if files else ""
+    return text if num_listed is None else f"{text}, {num_listed} listed in the row"
 
 
 def _count(number: int, kind: MediaKind, noun: str) -> str:

@@ -82,11 +82,10 @@ def _read_turn(message: Mapping[str, Any], place: int, markers: Collection[Media
     content = _one_of(message, _CONTENT_KEYS, place)
     tool_calls = _read_tool_calls(message.get("tool_calls"), place)
     reasoning = _read_reasoning(message, place)
-    if role != "assistant":
-        for name, value in (("tool_calls", tool_calls), ("reasoning", reasoning)):
-            if value:
-                reason = f"message {place} has {name}, but its role is {role!r}: only an assistant has those"
-                raise CookError(reason, code="cook.role")
+    if role != "assistant" and (tool_calls or reasoning):
+        name = "tool_calls" if tool_calls else "reasoning"
+        reason = f"message {place} has {name}, but its role is {role!r}: only an assistant has those"
+        raise CookError(reason, code="cook.role")
     if content is None and not tool_calls and not reasoning:
         raise CookError(f"message {place} ({role}) has no content", code="cook.content")
     return Turn(
@@ -103,7 +102,7 @@ def _read_turn(message: Mapping[str, Any], place: int, markers: Collection[Media
 def _one_of(message: Mapping[str, Any], names: Sequence[str], place: int) -> Any:
     """The value under the one of ``names`` that the message has; None without any."""
     values = [message[name] for name in names if name in message]
-    if any(value != values[0] for value in values):
+    if len(values) > 1 and any(value != values[0] for value in values):
         raise CookError(f"message {place} has different values under {' and '.join(names)}", code="cook.content")
     return values[0] if values else None
 
@@ -129,7 +128,7 @@ def _read_content(content: object, place: int, markers: Collection[MediaKind]) -
 
 def split_markers(text: str, markers: Collection[MediaKind]) -> list[TextPart | MediaRef]:
     """Cut ``text`` at ``<image>`` and the like, for each kind in ``markers``; no other character is lost."""
-    if not markers:
+    if not markers or "<" not in text:
         return [TextPart(text=text)] if text else []
     kinds = {f"<{kind}>": kind for kind in markers}
     pieces = re.split(f"({'|'.join(map(re.escape, kinds))})", text)
@@ -246,7 +245,10 @@ def _parsed(text: str) -> Any:
 
 
 def _read_reasoning(message: Mapping[str, Any], place: int) -> str | None:
-    texts = {check_text(message[name], f"{name} of message {place}") for name in _REASONING_KEYS if name in message}
+    names = [name for name in _REASONING_KEYS if name in message]
+    if not names:
+        return None
+    texts = {check_text(message[name], f"{name} of message {place}") for name in names}
     texts.discard("")
     if len(texts) > 1:
         reason = f"message {place} has different texts under {', '.join(_REASONING_KEYS)}"

@@ -10,12 +10,13 @@ import io
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from packloom.errors import MediaError
+from packloom.image_size import is_turned, orientation
+from packloom.jpeg_size import plain_jpeg_size
 from packloom.types import Media
 
-_ORIENTATION = 0x0112
 _WHITE = (255, 255, 255, 255)
 
 
@@ -31,8 +32,10 @@ def read_header(media: Media) -> ImageHeader:
     """The size of an image without decoding it; raises MediaError for bytes that are no image."""
     if media.size is not None:
         return ImageHeader(height=media.size[1], width=media.size[0])
+    if (size := plain_jpeg_size(media.data)) is not None:
+        return ImageHeader(height=size[1], width=size[0])
     image = _open(media)
-    if 5 <= _orientation(image, media.data) <= 8:  # these swap the sides; other numbers mean nothing
+    if is_turned(orientation(image, media.data)):
         return ImageHeader(height=image.width, width=image.height)
     return ImageHeader(height=image.height, width=image.width)
 
@@ -40,18 +43,18 @@ def read_header(media: Media) -> ImageHeader:
 def decode_rgb(media: Media) -> Image.Image:
     """The image as RGB pixels, upright; raises MediaError for damaged bytes and for modes with no known range."""
     image = _open(media)
-    orientation = _orientation(image, media.data)
+    turn = orientation(image, media.data)
     try:
         image.load()
         # upright JPEGs, nearly all there is, are RGB already: to convert them would only copy them
-        is_ready = image.format == "JPEG" and image.mode == "RGB" and orientation == 1
+        is_ready = image.format == "JPEG" and image.mode == "RGB" and turn == 1
         rgb = image if is_ready else _to_rgb(image, media)
     except (MemoryError, MediaError):
         raise
     except Exception as error:
         raise _unreadable(media, error) from error
     rgb.info.clear()
-    return _turn(rgb, orientation)
+    return _turn(rgb, turn)
 
 
 def _open(media: Media) -> Image.Image:
@@ -75,17 +78,6 @@ def _unreadable(media: Media, error: Exception) -> MediaError:
         f"{media.name} ({len(media.data)} bytes) is not a readable image: {what}",
         code="media.unreadable",
     )
-
-
-def _orientation(image: Image.Image, data: bytes) -> int:
-    if image.format == "TIFF":
-        return 1  # Pillow turns these itself, size and pixels
-    if image.format == "PNG" and "exif" not in image.info and b"eXIf" not in data:
-        return 1  # Pillow would decode the pixels to look for a late chunk
-    try:
-        return int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # noqa: BLE001 - damaged metadata of a readable image: viewers show it unrotated
-        return 1
 
 
 def _to_rgb(image: Image.Image, media: Media) -> Image.Image:
@@ -113,9 +105,9 @@ def _grey16(values: np.ndarray, media: Media) -> Image.Image:
     return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
 
 
-def _turn(image: Image.Image, orientation: int) -> Image.Image:
+def _turn(image: Image.Image, turn: int) -> Image.Image:
     """Apply one EXIF orientation (2 to 8) to pixels that carry none themselves."""
-    if not 2 <= orientation <= 8:
+    if not 2 <= turn <= 8:
         return image
-    image.getexif()[_ORIENTATION] = orientation
+    image.getexif()[ExifTags.Base.Orientation] = turn
     return ImageOps.exif_transpose(image)

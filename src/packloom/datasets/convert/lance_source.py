@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 from packloom.datasets.convert.arrow_rows import arrow_columns, is_blob, table_rows
 from packloom.datasets.convert.row_table import open_numbers, write_numbers
 from packloom.datasets.convert.source import Column, SourceRow, digest, in_chunks
-from packloom.datasets.image_size import image_size
 from packloom.errors import CapabilityError, ConfigError, SampleError, ShardError
+from packloom.image_size import image_size
 
 #: What pylance raises for anything from a missing file to damaged data.
 LANCE_ERRORS = (OSError, ValueError, RuntimeError)
@@ -42,7 +43,7 @@ class LanceSource:
     media_root: None = None
 
     def rows(self, numbers: np.ndarray, columns: Sequence[str]) -> Iterator[SourceRow | SampleError]:
-        reader = LanceReader(self)
+        reader = _open_reader(self)
         return in_chunks(numbers, lambda chunk: reader.read(chunk, columns))
 
 
@@ -67,6 +68,12 @@ class LanceReader:
             raise ShardError(f"rows {indices[0]} ff. of {self._source.uri} cannot be read: {error}") from error
         found = zip(numbers.tolist(), rows, strict=True)
         return [SourceRow(number=number, values=values) for number, values in found], num_bytes
+
+
+@lru_cache(maxsize=1)
+def _open_reader(source: LanceSource) -> LanceReader:
+    """One for all tasks of a process: Lance reads its tables of pages anew for each dataset that is opened."""
+    return LanceReader(source)
 
 
 def find_lance(uri: str, scratch: Path, *, version: int | None = None, filter: str | None = None) -> LanceSource:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import warnings
 
-from PIL import Image
+from PIL import ExifTags, Image
+
+from packloom.jpeg_size import plain_jpeg_size
 
 #: What the first bytes must be for Pillow to be asked; a name says little about a part.
 _STARTS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
 _FORMATS = ("JPEG", "PNG", "GIF", "WEBP", "BMP", "TIFF")
-_ORIENTATION = 0x0112
 
 
 def image_size(data: bytes) -> tuple[int, int]:
@@ -20,28 +21,34 @@ def image_size(data: bytes) -> tuple[int, int]:
     """
     if not data.startswith(_STARTS):
         return 0, 0
+    if (size := plain_jpeg_size(data)) is not None:
+        return size
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # nothing is decoded here
             image = Image.open(io.BytesIO(data), formats=_FORMATS)
-        if _is_turned(image, data):
-            return image.height, image.width
+        turned = is_turned(orientation(image, data))
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - decoders raise any type on malformed bytes
         return 0, 0
-    return image.width, image.height
+    return (image.height, image.width) if turned else (image.width, image.height)
 
 
-def _is_turned(image: Image.Image, data: bytes) -> bool:
-    """Whether EXIF swaps the sides (orientations 5 to 8)."""
+def orientation(image: Image.Image, data: bytes) -> int:
+    """What EXIF says of how the opened image ``data`` is to be shown: 1 as it is stored, 2 to 8 turned or mirrored."""
     if image.format == "TIFF":
-        return False  # Pillow turns these itself
+        return 1  # Pillow turns these itself, size and pixels
     if image.format == "PNG" and "exif" not in image.info and b"eXIf" not in data:
-        return False  # Pillow would decode the pixels to look for a late chunk
+        return 1  # Pillow would decode the pixels to look for a late chunk
     if image.format == "JPEG" and not ("exif" in image.info or "xmp" in image.info):
-        return False  # the usual case, which Pillow takes long to find
+        return 1  # the usual case, which Pillow takes long to find
     try:
-        return 5 <= int(image.getexif().get(_ORIENTATION, 1)) <= 8  # other numbers mean nothing
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # noqa: BLE001 - damaged metadata of a readable image: viewers show it unrotated
-        return False
+        return 1
+
+
+def is_turned(orientation: int) -> bool:
+    """Whether the sides are swapped; other numbers than 1 to 8 mean nothing."""
+    return 5 <= orientation <= 8
