@@ -13,6 +13,7 @@ from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from packloom.errors import CookError
+from packloom.task_encoders.plain_template import PlainTemplate
 from packloom.task_encoders.processors import ProcessorParts
 from packloom.types import ChatSample, MediaPart, Message, Role, TextPart
 
@@ -36,6 +37,11 @@ class ChatTemplate:
     facts: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)  # found by rendering probes
 
     @cached_property
+    def _plain(self) -> PlainTemplate:
+        parts = self.parts
+        return PlainTemplate(tokenizer=parts.tokenizer, chat_template=parts.chat_template, variables=self.variables)
+
+    @cached_property
     def lists(self) -> frozenset[Role]:
         """The roles whose content may be a list of several texts: each is written, and no list is printed."""
         return frozenset(role for role in get_args(Role) if self._takes_list(role))
@@ -54,16 +60,7 @@ class ChatTemplate:
         add_generation_prompt: bool = False,
     ) -> str:
         try:
-            return str(
-                self.parts.tokenizer.apply_chat_template(
-                    messages,
-                    tools=tools,
-                    chat_template=self.parts.chat_template,
-                    tokenize=False,
-                    add_generation_prompt=add_generation_prompt,
-                    **self.variables,
-                )
-            )
+            return self._plain.render(messages, tools=tools, add_generation_prompt=add_generation_prompt)
         except (TemplateError, TypeError, ValueError) as error:  # the last two: data that the template does not expect
             raise CookError(f"the chat template refuses this conversation: {error}", code="template.refused") from error
 
@@ -74,7 +71,7 @@ class ChatTemplate:
             tools=[dict(tool) for tool in chat.tools] or None,
             chat_template=self.parts.chat_template,
             return_assistant_tokens_mask=True,
-            **{**self.parts.tokenizer.special_tokens_map, **self.variables},
+            **self._plain.shown,
         )
         return str(rendered[0]), [(start, end) for start, end in ranges[0]]
 
