@@ -26,11 +26,12 @@ ControlTokenPolicy = Literal["refuse", "neutralise"]
 TailPolicy = Literal["pad", "drop", "wrap"]
 MediaPath = Literal["fast", "exact_hf"]
 PixelBackend = Literal["auto", "torchvision", "pil"]
+_COUNTS = ("max_images", "max_videos", "max_audios")  # limits that may be 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleLimits:
-    """Upper limits per sample; None means no limit. A sample over one is refused with the number and the limit."""
+    """Upper limits per sample; None: no limit, 0 media: none of the kind. A sample over one is refused, with numbers."""
 
     max_images: int | None = None
     max_image_tokens: int | None = None
@@ -45,7 +46,8 @@ class SampleLimits:
     def __post_init__(self) -> None:
         check_types(self)
         for name, value in dataclasses.asdict(self).items():
-            require(value is None or value > 0, f"limits.{name} must be positive or null, got {value}")
+            fits = value is None or value > 0 or (value == 0 and name in _COUNTS)
+            require(fits, f"limits.{name} must be positive or null, got {value}")
 
 
 class SampleSettings(TypedDict, total=False):
@@ -109,11 +111,8 @@ class SampleConfig:
             )
         for name, value in (("min_pixels", self.min_pixels), ("max_pixels", self.max_pixels)):
             require(value is None or value > 0, f"{name} must be positive, got {value}")
-        if self.min_pixels is not None and self.max_pixels is not None:
-            require(
-                self.min_pixels <= self.max_pixels,
-                f"min_pixels {self.min_pixels} is above max_pixels {self.max_pixels}",
-            )
+        low, high = self.min_pixels, self.max_pixels
+        require(low is None or high is None or low <= high, f"min_pixels {low} is above max_pixels {high}")
         require(
             self.overlong == "drop" or self.max_length is not None,
             "overlong='truncate' needs max_length: set the length to truncate to",

@@ -215,6 +215,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
+MODELS["gemma4_audio"] = copy.deepcopy(MODELS["gemma4"])
+MODELS["gemma4_audio"][1]["text_config"]["use_bidirectional_attention"] = None
+MODELS["gemma4_audio"][1]["audio_config"] = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "subsampling_conv_channels": [128, 4],
+    "output_proj_dims": 32,
+}
 MODELS["gemma4_causal"] = copy.deepcopy(MODELS["gemma4"])
 MODELS["gemma4_causal"][1]["text_config"]["use_bidirectional_attention"] = None  # as in the smaller published models
 

@@ -13,13 +13,19 @@ from PIL import Image
 from packloom import TaskEncoder
 from packloom.models import forward_step
 
+#: Of a small model: it hears, and reads images causally.
+GEMMA4 = {"model_type": "gemma4", "text_config": {"use_bidirectional_attention": None}, "audio_config": {}}
+
 
 @pytest.fixture(scope="module")
-def hearing(audio_processor_dir):
-    """``hearing(family)``: an encoder with windows of 5 seconds, as the tiny models have."""
+def hearing(audio_processor_dir, processor_dir):
+    """``hearing(family)``: an encoder; the Qwen families have windows of 5 seconds, as the tiny models do."""
     made: dict[str, TaskEncoder] = {}
 
     def make(family: str) -> TaskEncoder:
+        if family == "gemma4_audio":
+            encoder = TaskEncoder.from_pretrained(processor_dir("gemma4"))
+            made[family] = type(encoder)(dataclasses.replace(encoder.parts, config=GEMMA4))
         if family not in made:
             encoder = TaskEncoder.from_pretrained(audio_processor_dir(family))
             window = {"chunk_length": 5, "n_samples": 80_000, "nb_max_frames": 500}
@@ -32,7 +38,7 @@ def hearing(audio_processor_dir):
 
 @pytest.fixture
 def rows(hearing, audio_row, sound):
-    """``rows(family)``: an encoder, and its rows of text and audio; for Omni one with an image too."""
+    """``rows(family)``: an encoder, and its rows of text and audio; where it sees, one with an image too."""
 
     def make(family: str) -> Any:
         encoder = hearing(family)
@@ -41,7 +47,7 @@ def rows(hearing, audio_row, sound):
             audio_row(key="text"),
             audio_row(sound(0.31, seed=1), sound(2.0, seed=2), key="two"),
         ]
-        if family == "qwen2_5_omni":
+        if family != "qwen2_audio":
             buffer = io.BytesIO()
             Image.linear_gradient("L").resize((84, 56)).convert("RGB").save(buffer, "PNG")
             raws.append({**audio_row(sound(0.7, seed=3), key="mixed"), "9.png": buffer.getvalue()})
@@ -51,7 +57,7 @@ def rows(hearing, audio_row, sound):
     return make
 
 
-@pytest.mark.parametrize("family", ["qwen2_audio", "qwen2_5_omni"])
+@pytest.mark.parametrize("family", ["qwen2_audio", "qwen2_5_omni", "gemma4_audio"])
 def test_a_pack_of_audio_and_text_trains_as_its_rows(family, rows, family_model, train_step) -> None:
     encoder, made = rows(family)
     model = family_model(family)

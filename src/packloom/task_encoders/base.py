@@ -145,7 +145,8 @@ class TaskEncoder:
     @cached_property
     def dummy(self) -> Row:
         """The smallest medium that the processor makes, without labels; CapabilityError where one does not do."""
-        return dummy_row(self, self.family.name, images=self.image_rule is not None, audio=self.audio_rule is not None)
+        hears = self.audio_rule is not None and self.config.limits.max_audios != 0
+        return dummy_row(self, self.family.name, images=self.image_rule is not None, audio=hears)
 
     def encode_sample(self, raw: RawSample | ChatSample) -> EncodedSample:
         """Cook, render, tokenise, mask and measure one sample; its media stay compressed.

@@ -34,9 +34,13 @@ def dummy_row(encoder: _Encoder, family: str, *, images: bool, audio: bool) -> R
     ConfigError if its settings refuse even this one.
     """
     if images == audio:
-        has = "both images and audio, and one dummy medium runs only one of its towers" if images else "text only"
+        both = (
+            "both images and audio, and one dummy medium runs only one of its towers: if the data have no audio, say so"
+            " with limits=SampleLimits(max_audios=0)"
+        )
         raise CapabilityError(
-            f"dummy_media needs an encoder with either images or audio; this one, of {family}, has {has}"
+            f"dummy_media needs an encoder with either images or audio; this one, of {family}, has"
+            f" {both if images else 'text only'}"
         )
     medium = _white() if images else _silence()
     question = Message(role="user", parts=(MediaPart(kind=medium.kind, index=0), TextPart(text="What is this?")))

@@ -9,6 +9,7 @@ from packloom.task_encoders import gemma3_images, gemma4_images
 from packloom.task_encoders.base import TaskEncoder
 from packloom.task_encoders.family import Boundary, Family, TemplateEdit, Thinking
 from packloom.task_encoders.gemma3_images import Gemma3ImageRule
+from packloom.task_encoders.gemma4_audios import MEDIA_JOINS, Gemma4AudioRule
 from packloom.task_encoders.gemma4_images import Gemma4ImageRule
 from packloom.task_encoders.positions import text_positions
 from packloom.task_encoders.processors import ProcessorParts
@@ -47,7 +48,7 @@ UNKNOWN_ATTENTION = (
 
 
 class Gemma4TaskEncoder(_GemmaTaskEncoder):
-    """Gemma 4: a tool call ends its turn with the token that opens the response."""
+    """Gemma 4: text and images, small models audio too; a tool call ends its turn with what opens the response."""
 
     family = Family(
         name="gemma4",
@@ -57,6 +58,8 @@ class Gemma4TaskEncoder(_GemmaTaskEncoder):
         ),
         positions=text_positions,
         image_rule=Gemma4ImageRule.from_parts,
+        audio_rule=Gemma4AudioRule.from_parts,
+        media_joins=MEDIA_JOINS,
         media_tokens=(*gemma4_images.MEDIA_TOKENS, "<|video|>"),
         thinking=Thinking(open="<|channel>thought\n", close="<channel|>"),
         prompt_prefixes=("<|channel>thought\n<channel|>",),
@@ -67,11 +70,13 @@ class Gemma4TaskEncoder(_GemmaTaskEncoder):
 
     @classmethod
     def settle(cls, parts: ProcessorParts) -> tuple[ProcessorParts, Family]:
-        """Models that read images causally can be packed; config.json says so."""
+        """config.json says whether there is an audio tower, and whether images are read causally, so may be packed."""
         parts, family = super().settle(parts)
         text = parts.config.get("text_config")
-        if not family.packing_leak or not isinstance(text, Mapping):
+        if not isinstance(text, Mapping):
             return parts, family
+        if parts.config.get("audio_config") is None:
+            family = dataclasses.replace(family, audio_rule=None)
         default = "vision" if parts.model_type == "gemma4_unified" else None  # of transformers' configurations
         leaks = text.get("use_bidirectional_attention", default) is not None
-        return parts, dataclasses.replace(family, packing_leak=IMAGE_ATTENTION if leaks else "")
+        return parts, dataclasses.replace(family, packing_leak=IMAGE_ATTENTION if leaks and family.packing_leak else "")

@@ -60,5 +60,5 @@ def audio_rule_of(parts: ProcessorParts, family: Family, config: SampleConfig) -
 
 def _no_audio(family: Family) -> str:
     if family.audio_rule is None:
-        return f"encoders of the family {family.name} take no audio yet"
+        return f"this encoder of the family {family.name} takes no audio"
     return "the processor has no settings of a feature extractor"
