@@ -31,7 +31,7 @@ _COUNTS = ("max_images", "max_videos", "max_audios")  # limits that may be 0
 
 @dataclass(frozen=True, kw_only=True)
 class SampleLimits:
-    """Upper limits per sample; None: no limit, 0 media: none of the kind. A sample over one is refused, with numbers."""
+    """Upper limits per sample; None: no limit, 0 media: none of the kind. A sample over one is refused with both."""
 
     max_images: int | None = None
     max_image_tokens: int | None = None
