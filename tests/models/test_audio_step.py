@@ -38,7 +38,7 @@ def hearing(audio_processor_dir, processor_dir):
 
 @pytest.fixture
 def rows(hearing, audio_row, sound):
-    """``rows(family)``: an encoder, and its rows of text and audio; where it sees, one with an image too."""
+    """``rows(family)``: an encoder, and its rows of text and audio; where it sees, of an image or a video too."""
 
     def make(family: str) -> Any:
         encoder = hearing(family)
@@ -52,6 +52,11 @@ def rows(hearing, audio_row, sound):
             Image.linear_gradient("L").resize((84, 56)).convert("RGB").save(buffer, "PNG")
             raws.append({**audio_row(sound(0.7, seed=3), key="mixed"), "9.png": buffer.getvalue()})
             raws[-1]["json"]["messages"][0]["content"].insert(1, {"type": "image", "image": "9.png"})
+        if family == "qwen2_5_omni":
+            frames = {f"frame{number}.png": buffer.getvalue() for number in range(4)}
+            raws.append({**audio_row(sound(0.2, seed=4), key="video"), **frames})
+            video = {"type": "video", "video": list(frames), "fps": 1}
+            raws[-1]["json"]["messages"][0]["content"].insert(1, video)
         return encoder, encoder.batch([encoder.encode_sample(raw) for raw in raws])
 
     return make

@@ -143,11 +143,16 @@ def test_another_rate_is_resampled_or_refused_where_that_is_asked_for(hearing, a
     strict.encode_sample(audio_row(sound(1.0)))
 
 
-def test_positions_of_omni_equal_get_rope_index(hearing, audio_row, sound) -> None:
+@pytest.mark.parametrize("rate", [3, 7, 24])
+def test_positions_of_omni_equal_get_rope_index(rate, hearing, audio_row, sound, clip) -> None:
+    """The frames of a clip that has few of them are taken at an odd rate, whose steps in time are rounded."""
     encoder = hearing("qwen2_5_omni")
     raw = with_image(audio_row(sound(1.0), sound(0.3, seed=1)))
-    raw["json"]["messages"][0]["content"].insert(0, {"type": "image", "image": "8.png"})
-    [row] = encoder.batch([encoder.encode_sample({**raw, "8.png": png(84, 112)})])
+    content = raw["json"]["messages"][0]["content"]
+    content.insert(0, {"type": "image", "image": "8.png"})
+    content += [{"type": "video", "video": "10.mp4"}, {"type": "video", "video": "11.mp4"}]
+    clips = {"10.mp4": clip("mp4", frames=30, rate=rate), "11.mp4": clip("mp4", frames=11, rate=rate, width=64)}
+    [row] = encoder.batch([encoder.encode_sample({**raw, "8.png": png(84, 112), **clips})])
     ids = {name: encoder.parts.tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in
            ("IMAGE", "VIDEO", "AUDIO", "vision_bos", "audio_bos")}  # fmt: skip
     config = SimpleNamespace(
@@ -166,11 +171,14 @@ def test_positions_of_omni_equal_get_rope_index(hearing, audio_row, sound) -> No
         stand_in,
         input_ids=row.sample.input_ids[None],
         image_grid_thw=row.media_tensors["image_grid_thw"],
+        video_grid_thw=row.media_tensors["video_grid_thw"],
+        second_per_grids=row.media_tensors["video_second_per_grid"],
         audio_seqlens=row.media_tensors["feature_attention_mask"].sum(-1),
         attention_mask=torch.ones_like(row.sample.input_ids)[None],
     )
     assert torch.equal(row.sample.position_ids, expected[:, 0].long())
-    assert int(row.sample.position_ids.max()) < row.sample.num_tokens - 1  # the images take fewer positions
+    steps = row.sample.position_ids[0, row.sample.input_ids == ids["VIDEO"]].diff().unique()
+    assert len(steps) > 2  # within a temporal patch none, from one to the next by their seconds, and to the next clip
 
 
 def test_an_audio_in_an_answer_is_context(hearing, audio_row, sound) -> None:

@@ -121,11 +121,11 @@ def test_encoders_that_do_not_hear_refuse(encoder_of, audio_row, sound) -> None:
         encoder_of("qwen2_5_vl", audio=AudioConfig(too_long="cut"))
 
 
-def test_videos_beside_audio_are_refused_by_omni(hearing, audio_row, sound, clip) -> None:
+def test_videos_beside_audio_are_refused_by_who_only_hears(hearing, audio_row, sound, clip) -> None:
     raw = audio_row(sound(0.5))
     raw["json"]["messages"][0]["content"].insert(1, {"type": "video", "video": "9.mp4"})
     with pytest.raises(MediaError, match=r"9.mp4 is video, which this encoder"):
-        hearing("qwen2_5_omni").encode_sample({**raw, "9.mp4": clip("mp4", frames=3)})
+        hearing("qwen2_audio").encode_sample({**raw, "9.mp4": clip("mp4", frames=3)})
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_omni_moe", "phi4_multimodal", "voxtral"])

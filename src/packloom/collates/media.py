@@ -33,6 +33,7 @@ MEDIA_FIELDS = (
     MediaField(name="pixel_values_videos", kind="video"),
     MediaField(name="video_grid_thw", kind="video"),
     MediaField(name="second_per_grid_ts", kind="video"),
+    MediaField(name="video_second_per_grid", kind="video"),
     MediaField(name="video_position_ids", kind="video"),
     MediaField(name="pixel_attention_mask_videos", kind="video"),
     MediaField(name="input_features", kind="audio"),

@@ -27,7 +27,14 @@ CONTENT_KEYS = (
     "feature_attention_mask",
 )
 #: What the positions are computed from, which some models do again on every stage.
-GEOMETRY_KEYS = ("image_grid_thw", "image_grid_hw", "image_grid_hws", "video_grid_thw", "second_per_grid_ts")
+GEOMETRY_KEYS = (
+    "image_grid_thw",
+    "image_grid_hw",
+    "image_grid_hws",
+    "video_grid_thw",
+    "second_per_grid_ts",
+    "video_second_per_grid",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

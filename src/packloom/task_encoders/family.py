@@ -66,6 +66,7 @@ class ImageLayout:
     per_run: bool = False
     kind: MediaKind = "image"
     time_step: float = 1.0  # of the positions of a video's temporal patches
+    time_scale: float = 1.0  # of these positions once more, for models that multiply twice
     advance: int | None = None  # positions that a run takes up; None: up to the largest one in it
 
 
@@ -188,6 +189,7 @@ class MediaBlock:
     start: int
     grid: tuple[int, int, int]
     time_step: float = 1.0
+    time_scale: float = 1.0
     advance: int | None = None
 
 

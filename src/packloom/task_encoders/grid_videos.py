@@ -50,8 +50,9 @@ class GridVideoRule:
     whole_patches: bool = False  # a clip of fewer frames than a temporal patch repeats its last one
     stamp: Callable[[float, float], str] | None = None  # (time of the first frame of the patch, of its last) → text
     tokens_per_second: float | None = None  # of positions along time; None: one for each temporal patch
+    seconds_first: bool = False  # the model multiplies positions by the seconds of a patch, and then by that rate
     reference_positions: bool = True
-    with_seconds: bool = False  # second_per_grid_ts
+    seconds_key: str = ""  # the tensor with the seconds of a temporal patch, if there is one
     as_bytes: bool = False
     processor: Any | None = None  # transformers' own, which then makes the pixels
     options: Mapping[str, Any] = field(default_factory=dict)  # of its calls: the settings that it does not know
@@ -59,7 +60,7 @@ class GridVideoRule:
     @property
     def model_keys(self) -> tuple[str, ...]:
         """The tensors that the model reads."""
-        seconds = ("second_per_grid_ts",) if self.with_seconds else ()
+        seconds = (self.seconds_key,) if self.seconds_key else ()
         return ("pixel_values_videos", "video_grid_thw", *seconds)
 
     @property
@@ -100,7 +101,8 @@ class GridVideoRule:
             grid_thw=(steps, rows, columns),
             token_grid=(steps if self.stamp is None else 1, *grid),
             per_run=self.stamp is not None,
-            time_step=1.0 if self.tokens_per_second is None else self.tokens_per_second * self._seconds(frames),
+            time_step=self._time_step(frames),
+            time_scale=self.tokens_per_second if self.tokens_per_second and self.seconds_first else 1.0,
             advance=max(grid) if self.stamp is None and not self.reference_positions else None,
         )
 
@@ -109,6 +111,11 @@ class GridVideoRule:
         seconds = [*frames.seconds, *frames.seconds[-1:] * (steps * size - len(frames.seconds))]
         pairs = zip(seconds[::size], seconds[size - 1 :: size], strict=True)
         return "".join(self.stamp(first, last) for first, last in pairs) if self.stamp else ""
+
+    def _time_step(self, frames: Frames) -> float:
+        if self.tokens_per_second is None:
+            return 1.0
+        return self._seconds(frames) * (1.0 if self.seconds_first else self.tokens_per_second)
 
     def _seconds(self, frames: Frames) -> float:
         """Of one temporal patch, by the rate at which frames were really taken."""
@@ -123,7 +130,7 @@ class GridVideoRule:
     def process(self, planes: np.ndarray, frames: Frames) -> dict[str, Tensor]:
         """``pixel_values_videos`` [P, D] float32 or [P, C, F * h, w] uint8, ``video_grid_thw`` [1, 3].
 
-        And ``second_per_grid_ts`` [1]. F are the frames of a patch.
+        And [1] under ``seconds_key``. F are the frames of a patch.
         """
         if self.processor is not None:
             found = run_video_processor(self.processor, planes, self.options)
@@ -132,8 +139,8 @@ class GridVideoRule:
             patches, grid = self._patches(planes)
             pixels = patches if self.as_bytes else decode_pixels(patches, self.table, frames=self.pixel_frames)
             made = {"pixel_values_videos": pixels, "video_grid_thw": torch.tensor([grid])}
-        if self.with_seconds:
-            made["second_per_grid_ts"] = torch.tensor([self._seconds(frames)])
+        if self.seconds_key:
+            made[self.seconds_key] = torch.tensor([self._seconds(frames)])
         return made
 
     def _patches(self, planes: np.ndarray) -> tuple[Tensor, tuple[int, int, int]]:

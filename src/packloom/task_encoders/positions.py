@@ -18,9 +18,9 @@ def mrope_positions(num_tokens: int, blocks: Sequence[MediaBlock]) -> np.ndarray
     """Multimodal rotary positions, shape [3, L]: the axes are (time, height, width).
 
     Text advances all axes by one. A block starts at the next free position p: its token in frame f, row r and column c
-    stands at (p + floor(f * time_step), p + r, p + c), and the text after it goes on at the largest position used plus
-    one, or at p + ``advance`` where that is given. Source: the M-RoPE rule of Qwen2-VL (arXiv 2409.12191), with the
-    time steps of Qwen2.5-VL (arXiv 2502.13923); equal to ``get_rope_index`` of transformers.
+    stands at (p + floor(f * time_step * time_scale), p + r, p + c), and the text after it goes on at the largest
+    position used plus one, or at p + ``advance`` where that is given. Source: the M-RoPE rule of Qwen2-VL (arXiv
+    2409.12191), with the time steps of Qwen2.5-VL (arXiv 2502.13923); equal to ``get_rope_index`` of transformers.
     """
     positions = np.empty((3, num_tokens), dtype=np.int64)
     token, position = 0, 0
@@ -29,8 +29,9 @@ def mrope_positions(num_tokens: int, blocks: Sequence[MediaBlock]) -> np.ndarray
         frames, rows, columns = block.grid
         token = block.start + frames * rows * columns
         grid = np.indices(block.grid, dtype=np.int64).reshape(3, -1)
-        if block.time_step != 1.0:  # in float32, as transformers multiplies
-            grid[0] = (grid[0].astype(np.float32) * np.float32(block.time_step)).astype(np.int64)
+        if block.time_step != 1.0 or block.time_scale != 1.0:  # in float32 and this order, as transformers multiplies
+            times = grid[0].astype(np.float32) * np.float32(block.time_step) * np.float32(block.time_scale)
+            grid[0] = times.astype(np.int64)
         positions[:, block.start : token] = grid + position
         position += int(grid.max()) + 1 if block.advance is None else block.advance
     _fill_text(positions, token, num_tokens, position)

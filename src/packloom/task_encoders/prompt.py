@@ -150,7 +150,13 @@ def media_blocks(prompt: Prompt) -> list[MediaBlock]:
     for layout in prompt.layouts:
         if layout.token_grid is not None:
             blocks += [
-                MediaBlock(start=int(start), grid=layout.token_grid, time_step=layout.time_step, advance=layout.advance)
+                MediaBlock(
+                    start=int(start),
+                    grid=layout.token_grid,
+                    time_step=layout.time_step,
+                    time_scale=layout.time_scale,
+                    advance=layout.advance,
+                )
                 for start in starts[first : first + (len(layout.runs) if layout.per_run else 1)]
             ]
         first += len(layout.runs)

@@ -95,7 +95,7 @@ def qwen2_5_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoR
     vision = parts.config.get("vision_config")
     missing = _TOKENS_PER_SECOND if isinstance(vision, Mapping) else _RELEASED
     rate = vision.get("tokens_per_second", missing) if isinstance(vision, Mapping) else missing
-    return replace(qwen2_video_rule(parts, config), with_seconds=True, tokens_per_second=float(rate))
+    return replace(qwen2_video_rule(parts, config), seconds_key="second_per_grid_ts", tokens_per_second=float(rate))
 
 
 def qwen3_video_rule(parts: ProcessorParts, config: VideoConfig) -> GridVideoRule:
