@@ -17,8 +17,9 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 import packloom.datasets.convert.run as convert_run
-from packloom.convert_cli import EPILOG, convert
+from packloom.convert_cli import EPILOG, _config, convert
 from packloom.datasets import open_dataset
+from packloom.datasets.convert import ConvertConfig
 from packloom.datasets.convert.runners import InProcess
 from packloom.errors import ConfigError, ShardError
 
@@ -158,6 +159,28 @@ def test_settings_from_yaml_and_options_over_them(here: Path) -> None:
     assert (dataset[3]["0.png"], dataset[3]["1.png"]) == (image(1), Path("images/3.png").read_bytes())
     Path("bad.yaml").write_text("colums: {}")
     assert isinstance(call("rows.jsonl", "x", "--config", "bad.yaml").exception, ConfigError)
+
+
+def test_zero_is_a_value_and_not_the_lack_of_one(here: Path) -> None:
+    Path("convert.yaml").write_text("seed: 3\nshuffle: true\nversion: 2\nmedia_root: images\n")
+    options = dict.fromkeys(("kind", "media_root", "filter", "version", "seed", "samples_per_shard"))
+    unset = {**options, "shuffle": False, "drop": (), "columns": ()}
+    values = {"seed": 3, "shuffle": True, "version": 2, "media_root": "images"}
+    assert _config(Path("convert.yaml"), unset) == ConvertConfig(**values)
+    assert _config(Path("convert.yaml"), {**unset, "seed": 0}) == ConvertConfig(**{**values, "seed": 0})
+    zero = call("llava.json", "shards", "--from", "lance", "--version", 0)
+    assert isinstance(zero.exception, ConfigError)
+    assert "version: Lance counts from 1, got 0" in str(zero.exception)
+
+
+def test_a_column_of_any_name_is_shown(here: Path) -> None:
+    Path("rows.jsonl").write_text(json.dumps({"question": "q", "answer": "a", "\udcff[b]x": None, "\udcff[/b]": [[1]]}))
+    result = call("rows.jsonl", "shards", "--drop", "\udcff[/b]")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"\\udcff\[/b\] +nested +left out: dropped", result.stdout)
+    assert (
+        call("rows.jsonl", "shards", "--drop", "\udcff[/b]").stdout.count("nothing to do") == 1
+    )  # the plan is readable
 
 
 def test_errors_are_ours(here: Path) -> None:

@@ -121,7 +121,7 @@ def _config(path: Path | None, options: dict[str, Any]) -> ConvertConfig:
     from packloom.datasets.convert import ConvertConfig, read_config  # noqa: PLC0415
 
     values = read_config(path) if path is not None else {}
-    values |= {name: value for name, value in options.items() if value not in (None, (), False)}
+    values |= {name: value for name, value in options.items() if not (value is None or value is False or value == ())}
     return ConvertConfig(**values)
 
 
@@ -149,6 +149,8 @@ def _check(source: str, config: ConvertConfig, wanted: bool | None) -> Any:
 
 def _announce(found: Found, plan: Plan, console: Console) -> None:
     """What is known before anything is written."""
+    from packloom.datasets.convert.source import printable  # noqa: PLC0415
+
     source = found.source
     console.print(
         f"{source.kind}: {source.num_rows} rows in {plan.num_tasks} tasks"
@@ -162,14 +164,14 @@ def _announce(found: Found, plan: Plan, console: Console) -> None:
     seen = {column.name: column.type for column in source.columns or ()}
     table = Table("column", "holds", "becomes", box=None, pad_edge=False)
     for field, name in columns.fields:
-        table.add_row(escape(name), seen.get(name, ""), field)
+        table.add_row(escape(printable(name)), seen.get(name, ""), field)
     for kind, name in columns.media:
         if name in seen or not columns.keeps_unknown:
-            table.add_row(escape(name), seen.get(name, ""), f"{kind} files")
+            table.add_row(escape(printable(name)), seen.get(name, ""), f"{kind} files")
     for name in columns.kept:
-        table.add_row(escape(name), seen.get(name, ""), "kept")
+        table.add_row(escape(printable(name)), seen.get(name, ""), "kept")
     for name, why in columns.left_out:
-        table.add_row(escape(name), seen.get(name, ""), f"[yellow]left out[/]: {why}")
+        table.add_row(escape(printable(name)), seen.get(name, ""), f"[yellow]left out[/]: {escape(why)}")
     console.print(table)
 
 

@@ -27,6 +27,7 @@ sys.path[:0] = [{tests!r}, {folder!r}]
 if __name__ == "__main__":  # a spawned process imports what it needs itself
     import lance
     import lance_maker
+    import pyarrow as pa
     import packloom.loader.heads
     import packloom.loader.sample_store
     from fake_chat import ChatEncoder
@@ -93,6 +94,11 @@ if __name__ == "__main__":
         build_loader(source, ChatEncoder(), pack_length=40).state_dict()["dataset"]
         for source in (joined, "keys.lance?drop=images")
     ]
+    pair = lance.write_dataset(pa.table({{"question": ["q"] * 4, "answer": ["a"] * 4}}), "pair.lance")
+    result["renamed"] = [build_loader("pair.lance", ChatEncoder(), pack_length=40).state_dict()["dataset"]]
+    for old, new in (("question", "x"), ("answer", "question"), ("x", "answer")):
+        pair.alter_columns({{"path": old, "name": new}})
+    result["renamed"].append(build_loader("pair.lance", ChatEncoder(), pack_length=40).state_dict()["dataset"])
     ChatEncoder.longest = 0
     packloom.loader.sample_store.reads_headers_only = lambda encoder: True
     result["late"] = views("blob_v2.lance")
@@ -211,8 +217,9 @@ def test_spawned_workers_and_fingerprints(found: dict[str, Any]) -> None:
     alone, with_a_worker = found["workers"]
     assert alone == with_a_worker
     assert keys(alone) == list(range(23))
-    one, other = found["fingerprints"]
-    assert one != other
+    for kind in ("fingerprints", "renamed"):  # columns that changed their names are others, though no file changed
+        one, other = found[kind]
+        assert one != other
 
 
 def test_what_cannot_be(tmp_path: Path, encoder_class: Callable[..., Any]) -> None:

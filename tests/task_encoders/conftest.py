@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -64,10 +64,11 @@ def clip() -> Callable[..., bytes]:
     """``clip("mp4", frames=20, rate=10, height=64, width=96)``: a video whose frame number n is grey of 10 n + 5.
 
     ``times`` gives each frame's own time in 1/1000 s, ``rotation`` the degrees in the header, ``key_every`` the
-    distance of key frames; ``noise`` lies over the grey, and ``front`` puts the header of an MP4 before its frames.
+    distance of key frames, ``codec`` and ``options`` the encoder; ``noise`` lies over the grey, and ``front`` puts the
+    header of an MP4 before its frames.
     """
     av = pytest.importorskip("av", reason="PyAV is not installed: reads videos")
-    codecs = {"mp4": "libx264", "avi": "mpeg4", "webm": "libvpx-vp9", "matroska": "libx264"}
+    codecs = {"mp4": "libx264", "avi": "mpeg4", "asf": "libx264", "webm": "libvpx-vp9", "matroska": "libx264"}
 
     def make(
         kind: str = "mp4",
@@ -81,10 +82,13 @@ def clip() -> Callable[..., bytes]:
         times: Sequence[int] = (),
         noise: bool = False,
         front: bool = False,
+        codec: str = "",
+        options: Mapping[str, str] | None = None,
     ) -> bytes:
         buffer = io.BytesIO()
         with av.open(buffer, "w", format=kind) as container:
-            stream = container.add_stream(codecs[kind], rate=rate, options={"g": str(key_every)})
+            options = {"g": str(key_every), **(options or {})}
+            stream = container.add_stream(codec or codecs[kind], rate=rate, options=options)
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             if times:
                 stream.codec_context.time_base = Fraction(1, 1000)

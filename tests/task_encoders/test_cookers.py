@@ -94,6 +94,26 @@ def test_none_valued_keys_are_no_media(part: Any) -> None:
     assert shape(cook(raw(chat([part])))) == [("user", ["hi"]), ("assistant", ["yo"])]
 
 
+@pytest.mark.parametrize(
+    "option", [{"fps": 2.0}, {"nframes": 8}, {"video_start": 1.0, "video_end": 2.0}, {"max_pixels": 784}, {"fps": 0}]
+)
+@pytest.mark.parametrize("kind", ["video", "image"])
+def test_settings_of_single_media_are_not_left_out_without_a_word(kind: str, option: dict[str, Any]) -> None:
+    part = {"type": kind, kind: "0.jpg", **option}
+    row = {"messages": [{"role": "user", "content": [part]}, {"role": "assistant", "content": "A cat."}]}
+    with pytest.raises(CookError, match=f"part 0 of message 0 sets {', '.join(option)}") as caught:
+        cook({"__key__": "k", "json": row, "0.jpg": b"x"})
+    assert caught.value.code == "cook.option"
+
+
+@pytest.mark.parametrize("fps", [5e-324, 1e-9, 1e308, float("nan"), 0, True])
+def test_a_rate_of_listed_frames_must_be_one_that_somebody_may_have_taken(fps: float) -> None:
+    part = {"type": "video", "video": ["0.jpg", "1.jpg"], "fps": fps}
+    row = {"messages": [{"role": "user", "content": [part]}, {"role": "assistant", "content": "A cat."}]}
+    with pytest.raises(CookError, match="must be a number from 1e-05 to 1e"):
+        cook({"__key__": "k", "json": row, "0.jpg": b"x", "1.jpg": b"x"})
+
+
 def test_unnamed_places_take_the_files_in_natural_order() -> None:
     sample = cook(raw(chat(IMAGE * 3), "10.jpg", "2.png", "1.webp"))
     assert shape(sample)[0] == ("user", [["1.webp"], ["2.png"], ["10.jpg"]])

@@ -45,7 +45,7 @@ def read_sound(media: Media) -> Sound:
         if rate <= 0:
             raise MediaError(f"{media.name}: its header tells no sampling rate", code="media.no_rate")
         told = _count_packets(container, stream, media) if _is_exact(container, stream) else None
-        stated = None if stream.duration is None else float(stream.duration * (stream.time_base or 0))
+        stated = _stated(container, stream)
     sound = _count_decoded(media, stated) if told is None else Sound(rate=rate, num_samples=told)
     if sound.num_samples <= 0:
         raise MediaError(f"{media.name} holds no samples", code="media.empty")
@@ -88,6 +88,13 @@ def decode_sound(media: Media, sound: Sound, *, rate: int, most: int | None = No
 def resampled(sound: Sound, rate: int) -> int:
     """How many samples there are at another rate: the least number that covers the whole duration."""
     return -(-sound.num_samples * rate // sound.rate)
+
+
+def _stated(container: InputContainer, stream: AudioStream) -> float | None:
+    """The seconds that the header promises; those of the whole file where there is nothing else in it."""
+    if stream.duration is not None:
+        return float(stream.duration * (stream.time_base or 0))
+    return container.duration / 1e6 if container.duration and len(container.streams) == 1 else None
 
 
 def _is_exact(container: InputContainer, stream: AudioStream) -> bool:

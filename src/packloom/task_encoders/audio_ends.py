@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from packloom.errors import MediaError
+from packloom.task_encoders.video_ebml import missing_bytes
 from packloom.types import Media
 
 _UNKNOWN = (0, 0xFFFFFFFF)  # sizes of a wav that was written as a stream
@@ -16,7 +17,7 @@ _LAST_PAGE, _PAGE_HEAD = 0x04, 27
 
 
 def check_end(media: Media) -> None:
-    """Raises MediaError for a wav with fewer bytes than its header says or none, or an ogg without its last page.
+    """Raises MediaError for a wav, webm or mkv with fewer bytes than its header says, or an ogg without its last page.
 
     A big-endian wav is refused too.
     """
@@ -28,6 +29,8 @@ def check_end(media: Media) -> None:
         _check_wav(media)
     elif media.data[:4] == b"OggS":
         _check_ogg(media)
+    elif missing := missing_bytes(media.data):
+        raise _cut(media, f"{missing} bytes are missing at its end")
 
 
 def _check_wav(media: Media) -> None:

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from packloom.errors import CookError
-from packloom.task_encoders.cook_messages import KINDS, MediaRef, Turn, media_ref
+from packloom.task_encoders.cook_messages import Turn
+from packloom.task_encoders.cook_parts import KINDS, MediaRef, media_ref
 from packloom.types import Media, MediaFinder, MediaKind, MediaPart, Message, Part, RawSample
 
 _EXTENSIONS: Mapping[MediaKind, str] = {

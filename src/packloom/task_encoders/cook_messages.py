@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from packloom.errors import CookError
+from packloom.task_encoders.cook_parts import MediaRef, check_text, read_part, short, split_markers
 from packloom.types import MediaKind, Role, TextPart
-
-KINDS: tuple[MediaKind, ...] = get_args(MediaKind)
 
 ROLES: Mapping[str, Role] = {
     "system": "system",
@@ -32,18 +30,6 @@ ROLES: Mapping[str, Role] = {
 _ROLE_KEYS = ("role", "from")
 _CONTENT_KEYS = ("content", "value", "text")
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
-#: part type, and the key of its payload → kind of medium
-_MEDIA_TYPES: Mapping[str, MediaKind] = {name: kind for kind in KINDS for name in (kind, f"{kind}_url")}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MediaRef:
-    """The place of a medium that is not bound yet: by its name, or (None) by the order of places and files."""
-
-    kind: MediaKind
-    name: str | None = None
-    frames: tuple[str, ...] = ()  # of a video that lies in the sample as images, in order
-    fps: float | None = None  # of these frames
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,11 +52,11 @@ def read_turns(messages: object, markers: Collection[MediaKind]) -> list[Turn]:
     """
     if not isinstance(messages, list) or not messages:
         wanted = "a non-empty list of messages"
-        raise CookError(f"the row needs {wanted}, got {_short(messages)}", code="cook.messages")
+        raise CookError(f"the row needs {wanted}, got {short(messages)}", code="cook.messages")
     found = []
     for place, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise CookError(f"message {place} is {_short(message)}, not an object", code="cook.messages")
+            raise CookError(f"message {place} is {short(message)}, not an object", code="cook.messages")
         found.append({name: value for name, value in message.items() if value is not None})
     if any(isinstance(_one_of(message, _CONTENT_KEYS, place), list) for place, message in enumerate(found)):
         markers = ()
@@ -120,80 +106,10 @@ def _read_content(content: object, place: int, markers: Collection[MediaKind]) -
     if isinstance(content, str):
         return tuple(split_markers(check_text(content, f"message {place}"), markers))
     if not isinstance(content, list):
-        reason = f"the content of message {place} is {_short(content)}, neither a string nor a list of parts"
+        reason = f"the content of message {place} is {short(content)}, neither a string nor a list of parts"
         raise CookError(reason, code="cook.content")
-    parts = [_read_part(part, f"part {number} of message {place}") for number, part in enumerate(content)]
+    parts = [read_part(part, f"part {number} of message {place}") for number, part in enumerate(content)]
     return tuple(part for part in parts if part != TextPart(text=""))
-
-
-def split_markers(text: str, markers: Collection[MediaKind]) -> list[TextPart | MediaRef]:
-    """Cut ``text`` at ``<image>`` and the like, for each kind in ``markers``; no other character is lost."""
-    if not markers or "<" not in text:
-        return [TextPart(text=text)] if text else []
-    kinds = {f"<{kind}>": kind for kind in markers}
-    pieces = re.split(f"({'|'.join(map(re.escape, kinds))})", text)
-    return [MediaRef(kind=kinds[piece]) if piece in kinds else TextPart(text=piece) for piece in pieces if piece]
-
-
-def _read_part(part: object, where: str) -> TextPart | MediaRef:
-    """A typed part; one without ``type`` is what its only payload says."""
-    if isinstance(part, str):
-        return TextPart(text=check_text(part, where))
-    if not isinstance(part, Mapping):
-        raise CookError(f"{where} is {_short(part)}, not an object", code="cook.part")
-    payloads = {name: part[name] for name in ("text", *_MEDIA_TYPES) if part.get(name) is not None}
-    kind = part.get("type")
-    if kind is None and len(payloads) == 1:
-        kind = next(iter(payloads))
-    if kind is None or not isinstance(kind, str) or (kind != "text" and kind not in _MEDIA_TYPES):
-        reason = f"{where} has type {kind!r} and payload {', '.join(payloads) or 'nothing'}"
-        raise CookError(reason, code="cook.part", hint=f"known types: text, {', '.join(_MEDIA_TYPES)}")
-    if kind == "text":
-        if len(payloads) > 1 or "text" not in payloads:
-            reason = f"{where} is a text part, but its payload is {', '.join(payloads) or 'missing'}"
-            raise CookError(reason, code="cook.part")
-        return TextPart(text=check_text(payloads["text"], where))
-    medium = _MEDIA_TYPES[kind]
-    own = {name: value for name, value in payloads.items() if _MEDIA_TYPES.get(name) == medium}
-    others = [name for name, value in payloads.items() if name not in own and value != ""]
-    if others or len(own) > 1:
-        raise CookError(f"{where} is of type {kind!r}, but also has {', '.join(others or own)}", code="cook.part")
-    value = next(iter(own.values()), None)
-    if medium == "video" and isinstance(value, list):
-        return _frame_list(value, part, where)
-    return media_ref(value, medium, where)
-
-
-#: How many of the listed frames are shown in a second, as qwen-vl-utils and others call it.
-_RATE_KEYS = ("fps", "sample_fps")
-
-
-def _frame_list(value: list[object], part: Mapping[str, Any], where: str) -> MediaRef:
-    if not value or not all(isinstance(name, str) and name for name in value):
-        raise CookError(f"{where} must list the names of a video's frames, got {value!r:.80}", code="cook.part")
-    rates = {name: part[name] for name in _RATE_KEYS if part.get(name) is not None}
-    for name, rate in rates.items():
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < float("inf"):
-            raise CookError(f"{name} of {where} must be a positive number, got {rate!r:.40}", code="cook.part")
-    if len(set(rates.values())) > 1:
-        raise CookError(f"{where} has different values under {' and '.join(rates)}", code="cook.part")
-    rate = next(iter(rates.values()), None)
-    names = tuple(str(name) for name in value)
-    return MediaRef(kind="video", name=names[0], frames=names, fps=None if rate is None else float(rate))
-
-
-def media_ref(value: object, kind: MediaKind, where: str) -> MediaRef:
-    """A reference from a name, from ``{"url": name}`` or ``{"path": name}``, or from None (bound by order)."""
-    if isinstance(value, Mapping):
-        names = [value[name] for name in ("url", "path") if value.get(name) is not None]
-        if len(names) != 1:
-            raise CookError(
-                f"{where} must name one {kind} under 'url' or 'path', got {_short(value)}", code="cook.part"
-            )
-        value = names[0]
-    if value is not None and (not isinstance(value, str) or not value):
-        raise CookError(f"{where} must name a part of the sample such as '0.jpg', got {value!r:.80}", code="cook.part")
-    return MediaRef(kind=kind, name=value)
 
 
 def _read_tool_calls(value: object, place: int) -> tuple[Mapping[str, Any], ...]:
@@ -202,7 +118,7 @@ def _read_tool_calls(value: object, place: int) -> tuple[Mapping[str, Any], ...]
         return ()
     calls = _parsed(value) if isinstance(value, str) else value
     if not isinstance(calls, list) or not all(isinstance(call, Mapping) for call in calls):
-        raise CookError(f"tool_calls of message {place} are {_short(value)}, not a list of objects", code="cook.tools")
+        raise CookError(f"tool_calls of message {place} are {short(value)}, not a list of objects", code="cook.tools")
     return tuple(_plain_copy(_read_call(call), f"tool_calls of message {place}") for call in calls)
 
 
@@ -222,7 +138,7 @@ def read_tools(value: object) -> tuple[Mapping[str, Any], ...]:
         return ()
     tools = _parsed(value) if isinstance(value, str) else value
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
-        raise CookError(f"tools are {_short(value)}, not a list of objects", code="cook.tools")
+        raise CookError(f"tools are {short(value)}, not a list of objects", code="cook.tools")
     return tuple(_plain_copy(tool, "tools") for tool in tools)
 
 
@@ -267,18 +183,3 @@ def _read_loss(message: Mapping[str, Any], role: Role, place: int) -> bool | Non
         reason = f"message {place} asks for loss, but its role is {role!r}: only assistant turns are trained on"
         raise CookError(reason, code="cook.loss")
     return bool(values[0])
-
-
-def check_text(value: object, where: str) -> str:
-    """``value`` if it is a string that can be written as UTF-8 (no half surrogate pair, which tokenizers reject)."""
-    if not isinstance(value, str):
-        raise CookError(f"{where} holds {_short(value)} where a text is needed", code="cook.text")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise CookError(f"{where} holds a text that is no valid Unicode: {error.reason}", code="cook.text") from error
-    return value
-
-
-def _short(value: object) -> str:
-    return f"{type(value).__name__} {value!r:.60}"

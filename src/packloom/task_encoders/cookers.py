@@ -5,7 +5,8 @@ Schemas of the json part, by the first field that is there: ``messages`` (OpenAI
 
 Error codes: cook.key · cook.json · cook.schema · cook.messages · cook.role · cook.content · cook.part · cook.text ·
 cook.tools · cook.reasoning · cook.loss · cook.system · cook.answer · cook.media_list · cook.media_bytes ·
-cook.media_name (a name that no part has) · cook.image_count, cook.video_count, cook.audio_count (places ≠ files).
+cook.option (a medium with settings of its own) · cook.media_name (a name that no part has) · cook.image_count,
+cook.video_count, cook.audio_count (places ≠ files).
 """
 
 from __future__ import annotations
@@ -17,15 +18,8 @@ from typing import Any, NoReturn
 
 from packloom.errors import CookError
 from packloom.task_encoders.cook_media import MediaShelf, bind_media, listed_media
-from packloom.task_encoders.cook_messages import (
-    KINDS,
-    MediaRef,
-    Turn,
-    check_text,
-    read_tools,
-    read_turns,
-    split_markers,
-)
+from packloom.task_encoders.cook_messages import Turn, read_tools, read_turns
+from packloom.task_encoders.cook_parts import KINDS, MediaRef, check_text, split_markers
 from packloom.types import ChatSample, MediaKind, RawSample, TextPart
 
 #: The media that a row lists beside its messages, e.g. under ``images``.

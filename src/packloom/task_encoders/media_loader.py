@@ -9,7 +9,7 @@ from torch import Tensor
 
 from packloom.config import SampleLimits
 from packloom.task_encoders.audios import AudioLoader
-from packloom.task_encoders.cook_messages import KINDS
+from packloom.task_encoders.cook_parts import KINDS
 from packloom.task_encoders.family import ImageLayout
 from packloom.task_encoders.media import ImageLoader
 from packloom.task_encoders.pixel_bytes import in_floats

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from packloom.errors import CookError, MaskError
-from packloom.task_encoders.cook_messages import KINDS
+from packloom.task_encoders.cook_parts import KINDS
 from packloom.task_encoders.spellings import spellings, trimmed
 from packloom.task_encoders.template import PRINTED_LIST, ChatTemplate
 from packloom.task_encoders.tool_data import Leaf, ToolData, leaves_of, replace_tool_data

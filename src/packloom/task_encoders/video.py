@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,15 +18,15 @@ from packloom.errors import MediaError
 from packloom.task_encoders.images import decode_rgb, read_header
 from packloom.task_encoders.video_container import check_bytes, open_container, pyav, unreadable, video_stream
 from packloom.task_encoders.video_ebml import missing_bytes
+from packloom.task_encoders.video_packets import check_whole, read_packets, times_of
 from packloom.task_encoders.video_rotation import mp4_rotation
 from packloom.types import Media
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
-#: What a container's own duration may be above the end of its last packet, in seconds; more, and the file was cut.
-_SLACK = 1.0
 _DECODER = {"err_detect": "explode", "threads": "1"}  # a damaged frame is an error, not a guess at one
 
 
@@ -50,6 +51,7 @@ class Clip:
     )  # [n] float64: when each frame is shown, the first at 0; number / fps where the rate is constant
     stamps: tuple[int, ...] = ()  # of each frame, in the container's own unit of time; none for frames as images
     keys: tuple[int, ...] = ()  # the stamps of the key frames, ascending
+    in_order: bool = False  # only the order of the decoded frames says which is which
 
     @property
     def num_frames(self) -> int:
@@ -76,13 +78,13 @@ def read_clip(media: Media) -> Clip:
         )
     with open_container(media) as container:
         stream = video_stream(container, media)
-        stamps, keys, end = _read_packets(container, stream, media)
+        packets = read_packets(container, stream, media)
         rate = stream.average_rate or stream.guessed_rate
         if not rate or rate <= 0:
             raise _no_rate(media)
-        _check_whole(container, stream, _counted(container, stamps), end, media)
-        unit, fps = float(stream.time_base or 0), float(rate)
-        rotation = mp4_rotation(media.data)
+        check_whole(container, stream, packets, media)
+        seconds, fps = times_of(packets, float(stream.time_base or 0), float(rate))
+        rotation = _rotation(media)
         sides = (stream.height, stream.width)
     if not all(sides):
         raise MediaError(f"{media.name}: its header tells no size of the frames", code="media.unreadable")
@@ -93,9 +95,10 @@ def read_clip(media: Media) -> Clip:
         width=width,
         rotation=rotation,
         fps=fps,
-        seconds=_seconds(stamps, unit, fps),
-        stamps=stamps,
-        keys=keys,
+        seconds=seconds,
+        stamps=packets.stamps,
+        keys=packets.keys,
+        in_order=packets.in_order,
     )
 
 
@@ -145,6 +148,17 @@ def _clip_of_frames(media: Media) -> Clip:
     )
 
 
+def _rotation(media: Media) -> int:
+    turns = mp4_rotation(media.data)
+    if turns is None:
+        raise MediaError(
+            f"{media.name}: its frames are mirrored, slanted or stretched when they are shown",
+            code="media.rotation",
+            hint="encode it again, as it is shown",
+        )
+    return turns
+
+
 def _no_rate(media: Media) -> MediaError:
     return MediaError(
         f"{media.name}: its frames per second are not known, so neither are their times",
@@ -153,92 +167,16 @@ def _no_rate(media: Media) -> MediaError:
     )
 
 
-def _read_packets(
-    container: InputContainer, stream: VideoStream, media: Media
-) -> tuple[tuple[int, ...], tuple[int, ...], float]:
-    """Stamps of the frames and of the key frames, ascending, and the second at which the last packet ends."""
-    av = pyav()
-    stamps: list[int] = []
-    keys: list[int] = []
-    end = 0.0
-    try:
-        for packet in container.demux():
-            if packet.size == 0:
-                continue
-            stamp = packet.dts if packet.pts is None else packet.pts
-            if stamp is None and packet.stream_index != stream.index and not packet.is_corrupt:
-                continue  # a cover picture has no time
-            if packet.is_corrupt or stamp is None:
-                what = "a damaged packet" if packet.is_corrupt else "a packet without a time"
-                raise MediaError(f"{media.name} has {what}: it may be cut", code="media.truncated")
-            end = max(end, float((stamp + (packet.duration or 0)) * packet.time_base))
-            if packet.stream_index != stream.index or packet.is_discard:
-                continue
-            stamps.append(stamp)
-            if packet.is_keyframe:
-                keys.append(stamp)
-    except av.FFmpegError as error:
-        raise unreadable(media, error) from error
-    if not stamps or not keys:
-        raise MediaError(f"{media.name} holds no frames", code="media.unreadable")
-    if len(set(stamps)) < len(stamps):
-        raise MediaError(f"{media.name} has two frames at one time", code="media.unreadable", hint="encode it again")
-    return tuple(sorted(stamps)), tuple(sorted(keys)), end
-
-
-def _counted(container: InputContainer, stamps: Sequence[int]) -> int:
-    """Frames as the header counts them: an AVI counts those too that are left out, since the one before stays."""
-    if container.format.name != "avi":
-        return len(stamps)
-    return stamps[-1] + (int(np.median(np.diff(stamps))) if len(stamps) > 1 else 1)
-
-
-def _check_whole(container: InputContainer, stream: VideoStream, count: int, end: float, media: Media) -> None:
-    """Compare what was found with what the container says of itself, where it does."""
-    if stream.frames and count < stream.frames - _hidden(container, stream):
-        raise MediaError(
-            f"{media.name}: its header says {stream.frames} frames, {count} are there: the file is cut",
-            code="media.truncated",
-        )
-    begin = (container.start_time or 0) / 1e6
-    stated = (container.duration or 0) / 1e6
-    if stated - (end - max(begin, 0.0)) > _SLACK:
-        raise MediaError(
-            f"{media.name}: its header says {stated:.1f} seconds, its packets end after {end:.1f}: the file is cut",
-            code="media.truncated",
-        )
-
-
-def _hidden(container: InputContainer, stream: VideoStream) -> int:
-    """Frames that the container counts and an edit list hides."""
-    return sum(entry.is_discard for entry in stream.index_entries)
-
-
-def _seconds(stamps: Sequence[int], unit: float, fps: float) -> np.ndarray:
-    """When each frame is shown. A constant rate is taken at its word: many containers round times to a millisecond."""
-    constant = np.arange(len(stamps)) / fps
-    shown = (np.asarray(stamps, dtype=np.float64) - stamps[0]) * unit
-    return constant if np.abs(shown - constant).max() <= max(0.5 / fps, unit) else shown
-
-
 def _decode(media: Media, clip: Clip, wanted: Sequence[int], each: _Stamped) -> dict[int, np.ndarray]:
     """The frames at these stamps; from the key frame before each, or, where seeking fails, from the start."""
-    av = pyav()
     found: dict[int, np.ndarray] = {}
-    try:
-        with open_container(media) as container:
-            stream = video_stream(container, media)
-            stream.codec_context.options = _DECODER
-            for key, group in itertools.groupby(wanted, lambda stamp: _key_before(clip.keys, stamp)):
-                container.seek(key, stream=stream, backward=True)
-                found |= _take(container.decode(stream), list(group), clip, media, each)
-        if len(found) < len(wanted):
-            with open_container(media) as container:
-                stream = video_stream(container, media)
-                stream.codec_context.options = _DECODER
-                found |= _take(container.decode(stream), list(wanted), clip, media, each)
-    except (av.FFmpegError, ValueError) as error:
-        raise unreadable(media, error) from error
+    if not clip.in_order:
+        found = _from_keys(media, clip, wanted, each)
+    if len(found) < len(wanted):
+        with _opened(media) as (container, stream):
+            frames = container.decode(stream)
+            named = _counted(frames, clip, media) if clip.in_order else _named(frames, media)
+            found = _take(named, wanted, clip, media, each)
     if missing := [clip.stamps.index(stamp) for stamp in wanted if stamp not in found]:
         raise MediaError(
             f"{media.name}: the frames {missing} of {clip.num_frames} could not be decoded", code="media.frames_missing"
@@ -246,31 +184,90 @@ def _decode(media: Media, clip: Clip, wanted: Sequence[int], each: _Stamped) -> 
     return found
 
 
+@contextmanager
+def _opened(media: Media) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """What the decoder says of damage becomes a MediaError."""
+    try:
+        with open_container(media) as container:
+            stream = video_stream(container, media)
+            stream.codec_context.options = _DECODER
+            yield container, stream
+    except (pyav().FFmpegError, ValueError) as error:
+        raise unreadable(media, error) from error
+
+
+def _from_keys(media: Media, clip: Clip, wanted: Sequence[int], each: _Stamped) -> dict[int, np.ndarray]:
+    """Not all of them where a key frame is no clean start: frames before it in time may need others before it."""
+    found: dict[int, np.ndarray] = {}
+    try:
+        with _opened(media) as (container, stream):
+            for key, group in itertools.groupby(wanted, lambda stamp: _key_before(clip.keys, stamp)):
+                container.seek(key, stream=stream, backward=True)
+                found |= _take(_named(container.decode(stream), media), list(group), clip, media, each)
+    except MediaError as error:
+        if error.code not in ("media.unreadable", "media.frame_damaged"):
+            raise
+        return {}
+    return found
+
+
+def _named(frames: Iterator[VideoFrame], media: Media) -> Iterator[tuple[int | None, VideoFrame]]:
+    """Each frame with its stamp. A decoder gives them in the order in which they are shown."""
+    before: int | None = None
+    for frame in frames:
+        stamp = frame.dts if frame.pts is None else frame.pts
+        if before is not None and stamp is not None and stamp < before:
+            raise MediaError(
+                f"{media.name}: its frames are shown in another order than their times say",
+                code="media.unreadable",
+                hint="put it into another container, such as mp4",
+            )
+        yield stamp, frame
+        before = stamp
+
+
+def _counted(frames: Iterator[VideoFrame], clip: Clip, media: Media) -> Iterator[tuple[int | None, VideoFrame]]:
+    """All frames, the first with the first stamp and so on; raises MediaError where they are not as many."""
+    count = 0
+    for frame in frames:
+        if count < clip.num_frames:
+            yield clip.stamps[count], frame
+        count += 1
+    if count != clip.num_frames:
+        raise MediaError(
+            f"{media.name}: {count} frames were decoded of {clip.num_frames} packets, which do not say when they are"
+            " shown",
+            code="media.frames_missing",
+            hint="put it into another container, such as mp4",
+        )
+
+
 def _key_before(keys: Sequence[int], stamp: int) -> int:
     return max((key for key in keys if key <= stamp), default=keys[0])
 
 
-def _take(frames: Iterator[Any], wanted: list[int], clip: Clip, media: Media, each: _Stamped) -> dict[int, np.ndarray]:
+def _take(
+    frames: Iterator[tuple[int | None, VideoFrame]], wanted: Sequence[int], clip: Clip, media: Media, each: _Stamped
+) -> dict[int, np.ndarray]:
     """Decode until the last wanted frame has come; frames are given out in the order in which they are shown."""
     found: dict[int, np.ndarray] = {}
     left = set(wanted)
-    for frame in frames:
-        stamp = frame.dts if frame.pts is None else frame.pts
+    for stamp, frame in frames:
         if stamp in left:
             left.discard(stamp)
-            if frame.is_corrupt:
-                raise MediaError(
-                    f"{media.name}: frame {clip.stamps.index(stamp)} is damaged", code="media.frame_damaged"
-                )
-            if round(frame.rotation / 90) % 4 != clip.rotation:
-                raise MediaError(
-                    f"{media.name}: its frames are turned by {frame.rotation} degrees, its header says"
-                    f" {clip.rotation * 90}",
-                    code="media.rotation",
-                    hint="encode it again, upright",
-                )
-            turned = np.rot90(frame.to_ndarray(format="rgb24"), clip.rotation)
-            found[stamp] = each(stamp, np.ascontiguousarray(turned))
-        if not left or (stamp is not None and stamp > wanted[-1]):
+            found[stamp] = each(stamp, _upright(frame, stamp, clip, media))
+        if not clip.in_order and (not left or (stamp is not None and stamp > wanted[-1])):
             break
     return found
+
+
+def _upright(frame: VideoFrame, stamp: int, clip: Clip, media: Media) -> np.ndarray:
+    if frame.is_corrupt:
+        raise MediaError(f"{media.name}: frame {clip.stamps.index(stamp)} is damaged", code="media.frame_damaged")
+    if round(frame.rotation / 90) % 4 != clip.rotation:
+        raise MediaError(
+            f"{media.name}: its frames are turned by {frame.rotation} degrees, its header says {clip.rotation * 90}",
+            code="media.rotation",
+            hint="encode it again, upright",
+        )
+    return np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), clip.rotation))

@@ -6,11 +6,15 @@ import math
 import struct
 from collections.abc import Iterator
 
+#: Of the numbers in a matrix, by editors that compute a sine and a cosine.
+_ROUNDING = 0.01
 
-def mp4_rotation(data: bytes) -> int:
+
+def mp4_rotation(data: bytes) -> int | None:
     """Quarter turns, anticlockwise, from the stored frames to the shown ones; 0 for any other kind of file.
 
-    Source: the matrix of the track header box, ISO/IEC 14496-12 section 8.3.2, of the first track with video.
+    None where they are mirrored, slanted or stretched, which no turning shows. Source: the matrix of the track header
+    box, ISO/IEC 14496-12 section 8.3.2, of the first track with video.
     """
     if data[4:8] not in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
         return 0
@@ -45,9 +49,17 @@ def _is_video(data: bytes, start: int, end: int) -> bool:
     return False
 
 
-def _turns(header: bytes) -> int:
+def _turns(header: bytes) -> int | None:
+    """Source: a point (x, y) is shown at (a x + c y, b x + d y)."""
     place = 40 if header[:1] == b"\x00" else 52  # version 1 has longer times
     if len(header) < place + 36:
         return 0
-    a, b = struct.unpack_from(">ii", header, place)
-    return round(-math.degrees(math.atan2(b, a)) / 90) % 4 if a or b else 0
+    a, b, _, c, d = struct.unpack_from(">5i", header, place)
+    if not any((a, b, c, d)):
+        return 0
+    turns = round(-math.degrees(math.atan2(b, a)) / 90) % 4
+    cosine, sine = ((1, 0), (0, -1), (-1, 0), (0, 1))[turns]
+    size = max(map(abs, (a, b, c, d)))
+    wanted = (cosine, sine, -sine, cosine)
+    is_turn = all(abs(found / size - right) < _ROUNDING for found, right in zip((a, b, c, d), wanted, strict=True))
+    return turns if is_turn else None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from packloom.datasets.convert.arrow_rows import arrow_columns
 from packloom.datasets.convert.columns import ColumnMap, map_columns
 from packloom.datasets.convert.settings import ConvertConfig
 from packloom.datasets.convert.sniff import sniff
@@ -30,11 +31,50 @@ def mapped(table_columns: dict[str, ColumnType], /, *, json: bool = False, **con
 
 
 def test_names_and_types() -> None:
-    found = mapped({"photo": "media", "messages": "nested", "uid": "text", "score": "number", "when": "other"})
+    columns: dict[str, ColumnType] = {"photo": "media", "messages": "nested", "uid": "text", "score": "number"}
+    found = mapped(columns)
     assert found.fields == (("messages", "messages"), ("id", "uid"))
     assert found.media == (("image", "photo"),)  # the only column of bytes
     assert found.kept == ("score",)
-    assert found.left_out == (("when", "JSON cannot hold it: map it to images, videos or audios"),)
+    assert found.left_out == ()
+
+
+def test_what_is_left_out_says_why_by_its_type() -> None:
+    columns = (
+        Column(name="messages", type="nested"),
+        Column(name="a", type="media", stored="binary"),
+        Column(name="b", type="media", stored="binary"),
+        Column(name="when", type="other", stored="timestamp[us]"),
+    )
+    found = map_columns(Table(columns=columns), ConvertConfig())
+    assert found is not None
+    assert found.left_out == (
+        ("a", "JSON cannot hold bytes: map it to images, videos or audios"),
+        ("b", "JSON cannot hold bytes: map it to images, videos or audios"),
+        ("when", "JSON cannot hold timestamp[us]: cast it to text or numbers first"),
+    )
+
+
+def test_a_dictionary_is_what_its_values_are() -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install 'packloom[lance]'")
+
+    def coded(kind: Any) -> Any:
+        return pa.dictionary(pa.int32(), kind)
+
+    types = {
+        "image": coded(pa.binary()),
+        "images": pa.list_(coded(pa.large_binary())),
+        "pair": pa.struct([("bytes", coded(pa.binary())), ("path", coded(pa.string()))]),
+        "text": coded(pa.string()),
+        "texts": pa.list_(coded(pa.string())),
+        "turns": pa.list_(pa.struct([("role", coded(pa.string())), ("content", pa.string())])),
+        "number": coded(pa.int64()),
+        "day": coded(pa.date32()),
+    }
+    wanted = ["media", "media", "media", "text", "texts", "nested", "number", "other"]
+    found = arrow_columns(pa.schema(types))
+    assert [column.type for column in found] == wanted
+    assert found[-1].stored == "dictionary<values=date32[day], indices=int32, ordered=0>"
 
 
 def test_one_conversation_only() -> None:

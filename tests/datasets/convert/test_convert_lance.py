@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,3 +123,47 @@ def test_a_shuffle_is_a_permutation_of_the_same_samples(
     ]
     moved = sum(one != other for one, other in zip(plain, found, strict=True))
     assert moved > 0.98 * len(plain) > 1000
+
+
+_CHANGES = """
+import json, lance
+from pathlib import Path
+import pyarrow as pa
+from packloom.datasets.convert.lance_source import find_lance
+
+struct = [{"front": b"1", "back": b"2"}] * 4
+table = pa.table({"question": list("abcd"), "answer": list("efgh"), "n": range(4), "pair": struct})
+SWAP = ("question", "x"), ("answer", "question"), ("x", "answer")
+DEEP = ("pair.front", "x"), ("pair.back", "front"), ("pair.x", "back")
+changes = {
+    "index": lambda data: data.create_scalar_index("n", "BTREE"),
+    "config": lambda data: data.update_config({"note": "x"}),
+    "swap": lambda data: [data.alter_columns({"path": old, "name": new}) for old, new in SWAP],
+    "deep swap": lambda data: [data.alter_columns({"path": old, "name": new}) for old, new in DEEP],
+    "rename": lambda data: data.alter_columns({"path": "n", "name": "m"}),
+    "cast": lambda data: data.alter_columns({"path": "n", "data_type": pa.int32()}),
+    "drop": lambda data: data.drop_columns(["n"]),
+    "delete": lambda data: data.delete("n = 2"),
+    "update": lambda data: data.update({"answer": "'z'"}, where="n = 2"),
+    "append": lambda data: data.insert(table),
+}
+found = {}
+for name, change in changes.items():
+    uri = f"{name}.lance"
+    old = find_lance(str(lance.write_dataset(table, uri).uri), Path())
+    change(lance.dataset(uri))
+    new = find_lance(uri, Path())
+    found[name] = new.version > old.version, new.identity != old.identity
+print(json.dumps(found))
+"""
+
+
+def test_a_change_of_content_or_names_is_another_source(tmp_path: Path) -> None:
+    if importlib.util.find_spec("lance") is None:
+        pytest.skip("needs pylance: pip install 'packloom[lance]'")
+    run = subprocess.run([sys.executable, "-c", _CHANGES], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert all(is_newer for is_newer, _ in found.values())
+    assert [name for name, (_, differs) in found.items() if not differs] == ["index", "config"]
+    assert len(found) == 10

@@ -140,6 +140,34 @@ def test_a_finished_target_is_verified(source: Path, tmp_path: Path, undisturbed
     assert tree(target) == undisturbed
 
 
+def test_what_is_broken_beside_the_shards_is_made_anew(
+    source: Path, tmp_path: Path, undisturbed: dict[str, str], tree: Tree
+) -> None:
+    target = tmp_path / "whole"
+    index = target / ".packloom/shard-000001-0000.tar.index"
+    other = target / ".packloom/shard-000000-0000.tar.index"
+    quarantine, manifest = target / "quarantine.jsonl", target / ".packloom/manifest.json"
+    whole = index.read_bytes()
+    contents = {
+        index: (b"", whole[:-9], whole[:200] + b"?" + whole[201:], other.read_bytes(), None),
+        quarantine: (b"", quarantine.read_bytes()[:-20], None),
+        manifest: (b"", b"{}", manifest.read_bytes().replace(b"shard-000001", b"shard-000009"), None),
+    }
+    for path, faults in contents.items():
+        for fault in faults:
+            if fault is None:
+                path.unlink()
+            else:
+                path.write_bytes(fault)
+            report = convert(source, target, CONFIG)
+            assert tree(target) == undisturbed, (path, fault)
+            assert (report.num_resumed, dict(report.codes)) == (
+                40 if path is index else 60,
+                {"convert.missing_file": 9},
+            )
+            assert report.was_finished == (path is quarantine)
+
+
 def test_another_plan_is_refused(source: Path, tmp_path: Path, undisturbed: dict[str, str], tree: Tree) -> None:
     target = tmp_path / "whole"
     with pytest.raises(ShardError, match=r"differs from this one in settings.samples_per_shard: 20 → 30"):

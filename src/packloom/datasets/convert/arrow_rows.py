@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from packloom.datasets.convert.source import Column, ColumnType
@@ -25,7 +25,7 @@ def import_arrow() -> Any:
 
 def arrow_columns(schema: Any) -> tuple[Column, ...]:
     """The columns of a ``pyarrow.Schema``."""
-    return tuple(Column(name=field.name, type=_column_type(field)) for field in schema)
+    return tuple(Column(name=field.name, type=_column_type(field), stored=str(field.type)) for field in schema)
 
 
 def is_blob(field: Any) -> bool:
@@ -35,12 +35,23 @@ def is_blob(field: Any) -> bool:
     return metadata.get(_BLOB_MARK) == b"true" or _BLOB_V2 in names
 
 
-def table_rows(table: Any) -> Iterator[dict[str, Any]]:
-    """The rows of a table or batch. Nulls within nested values go: Arrow fills them in for keys that a row lacks."""
-    names = table.schema.names
-    columns = [table.column(number) for number in range(len(names))]
-    for place in range(table.num_rows):
-        yield {name: _plain(column[place].as_py()) for name, column in zip(names, columns, strict=True)}
+def table_rows(table: Any, numbers: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """The rows of a table or batch. Nulls within nested values go: Arrow fills them in for keys that a row lacks.
+
+    Raises ValueError for a value that Python cannot hold, such as a text that is no UTF-8; it names the column and,
+    by ``numbers``, the row.
+    """
+    if table.num_rows != len(numbers):
+        raise ValueError(f"{table.num_rows} rows came where {len(numbers)} were asked for")
+    columns = list(zip(table.schema.names, table.columns, strict=True))
+    for place, number in enumerate(numbers):
+        row: dict[str, Any] = {}
+        for name, column in columns:
+            try:
+                row[name] = _plain(column[place].as_py())
+            except (ValueError, OverflowError) as error:
+                raise ValueError(f"row {number}, column {name!r}: {error}") from error
+        yield row
 
 
 def _plain(value: Any) -> Any:
@@ -56,38 +67,46 @@ def _plain(value: Any) -> Any:
 
 def _column_type(field: Any) -> ColumnType:
     pa = import_arrow()
-    kind = getattr(field.type, "storage_type", field.type)
+    kind = _bare(pa, field.type)
     if is_blob(field) or _is_media(pa, kind):
         return "media"
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
     if _is_text(pa, kind):
         return "text"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return "number"
-    if _is_list(pa, kind) and (_is_text(pa, kind.value_type) or pa.types.is_integer(kind.value_type)):
-        return "texts"
+    if _is_list(pa, kind):
+        item = _bare(pa, kind.value_type)
+        if _is_text(pa, item) or pa.types.is_integer(item):
+            return "texts"
     return "nested" if _is_plain(pa, kind) else "other"
+
+
+def _bare(pa: Any, kind: Any) -> Any:
+    """The type of the values, whether they stand in a dictionary or under a name of somebody's own."""
+    kind = getattr(kind, "storage_type", kind)
+    return _bare(pa, kind.value_type) if pa.types.is_dictionary(kind) else kind
 
 
 def _is_media(pa: Any, kind: Any) -> bool:
     """Bytes, struct(bytes, path), or a list of either."""
+    kind = _bare(pa, kind)
     if _is_list(pa, kind):
         return _is_media(pa, kind.value_type)
     if pa.types.is_struct(kind):
         names = {field.name for field in kind}
-        return "bytes" in names and names <= {"bytes", "path"} and _is_bytes(pa, kind.field("bytes").type)
+        return "bytes" in names and names <= {"bytes", "path"} and _is_bytes(pa, _bare(pa, kind.field("bytes").type))
     return _is_bytes(pa, kind)
 
 
 def _is_plain(pa: Any, kind: Any) -> bool:
     """Whether JSON can hold the values."""
+    kind = _bare(pa, kind)
     if _is_list(pa, kind):
         return _is_plain(pa, kind.value_type)
     if pa.types.is_struct(kind):
         return all(_is_plain(pa, field.type) or _is_media(pa, field.type) for field in kind)
     if pa.types.is_map(kind):
-        return _is_text(pa, kind.key_type) and _is_plain(pa, kind.item_type)
+        return _is_text(pa, _bare(pa, kind.key_type)) and _is_plain(pa, kind.item_type)
     numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
     return bool(numeric or _is_text(pa, kind) or pa.types.is_null(kind))
 

@@ -164,8 +164,12 @@ def _sort_rest(
             left_out.append((column.name, "dropped"))
         elif column.name in _MEANT or column.name in {field for field, _ in fields}:
             left_out.append((column.name, "would be read as part of the conversation: map it, or rename it"))
-        elif column.type in ("media", "other"):
-            left_out.append((column.name, "JSON cannot hold it: map it to images, videos or audios"))
+        elif column.type == "media":
+            left_out.append((column.name, "JSON cannot hold bytes: map it to images, videos or audios"))
+        elif column.type == "other":
+            left_out.append(
+                (column.name, f"JSON cannot hold {column.stored or 'it':.60}: cast it to text or numbers first")
+            )
         else:
             kept.append(column.name)
     return tuple(kept), tuple(left_out)

@@ -43,10 +43,15 @@ class HfSource:
             if dataset is None or mapped > _MAPPED_BYTES:  # pages of a mapping stay in memory as long as it does
                 dataset, mapped = _load(self.name, self.subset, self.split, on_disk=self.on_disk), 0
                 dataset = dataset.select_columns(list(columns)).with_format("arrow")
-            table = dataset[chunk.tolist()]
+            wanted = chunk.tolist()
+            try:
+                table = dataset[wanted]
+                values = list(table_rows(table, wanted))
+            except (OSError, ValueError) as error:  # pyarrow's errors are either
+                raise ShardError(f"rows {wanted[0]} ff. of {self.name} cannot be read: {error}") from error
             mapped += table.nbytes
-            values = zip(chunk.tolist(), table_rows(table), strict=True)
-            return [SourceRow(number=number, values=row) for number, row in values], table.nbytes
+            rows = zip(wanted, values, strict=True)
+            return [SourceRow(number=number, values=row) for number, row in rows], table.nbytes
 
         return in_chunks(numbers, read)
 

@@ -82,10 +82,6 @@ def find_lance(uri: str, scratch: Path, *, version: int | None = None, filter: s
     Raises ShardError for no dataset or version, ConfigError for a filter that Lance does not understand.
     """
     dataset = open_lance(uri, version)
-    fragments = [
-        (part.fragment_id, [file.path for file in part.data_files()], str(part.deletion_file()))
-        for part in dataset.get_fragments()
-    ]
     offsets = None
     num_rows = dataset.count_rows()
     if filter is not None:
@@ -98,11 +94,35 @@ def find_lance(uri: str, scratch: Path, *, version: int | None = None, filter: s
         uri=uri,
         version=dataset.version,
         num_rows=num_rows,
-        identity=digest("lance", fragments, filter),
+        identity=digest("lance", *_content(dataset), filter),
         columns=arrow_columns(dataset.schema),
         blobs=frozenset(field.name for field in dataset.schema if is_blob(field)),
         offsets=offsets,
     )
+
+
+def _content(dataset: Any) -> tuple[object, ...]:
+    """What decides the value of each column in each row: the files, and which field of them a name stands for.
+
+    Not the version: a newer one of the same content, as after an index was built, is the same dataset.
+    """
+    fragments = [
+        (
+            part.fragment_id,
+            [(file.path, list(file.fields), list(file.column_indices)) for file in part.data_files()],
+            str(part.deletion_file()),
+            part.metadata.to_json().get("overlays") or None,  # files of changed values; older pylance has none
+        )
+        for part in dataset.get_fragments()
+    ]
+    return fragments, [_field_facts(field) for field in dataset.lance_schema.fields()]
+
+
+def _field_facts(field: Any) -> tuple[object, ...]:
+    """A field's name, what it is called in the files, its type, and whether its bytes stand apart."""
+    arrow = field.to_arrow()
+    children = [_field_facts(child) for child in field.children()]
+    return field.name(), field.id(), str(arrow.type), is_blob(arrow), children
 
 
 def open_lance(uri: str, version: int | None) -> Any:
@@ -132,7 +152,7 @@ def _take_rows(
     if plain:
         table = dataset.take(indices, columns=plain)
         num_bytes = table.nbytes
-        rows = list(table_rows(table))
+        rows = list(table_rows(table, indices))
     for name in columns:
         if name in blobs:
             for row, data in zip(rows, read_blobs(dataset, name, indices), strict=True):

@@ -59,14 +59,14 @@ class ParquetSource:
             group = int(np.searchsorted(ends, numbers[place], side="right"))
             stop = int(np.searchsorted(numbers, ends[group], side="left"))
             first = int(ends[group]) - self.groups[group][2]
-            for offset, values in self._read_group(group, numbers[place:stop] - first, columns):
-                yield SourceRow(number=first + offset, values=values)
+            for number, values in self._read_group(group, first, numbers[place:stop] - first, columns):
+                yield SourceRow(number=number, values=values)
             place = stop
 
     def _read_group(
-        self, group: int, wanted: np.ndarray, columns: Sequence[str]
+        self, group: int, first: int, wanted: np.ndarray, columns: Sequence[str]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """(offset, values) of the wanted rows of a row group; ascending."""
+        """(row, values) of the wanted rows of a row group, counted from its ``first``; ascending."""
         number, inner, num_rows = self.groups[group]
         try:
             with _open(self.files[number]) as file:
@@ -76,7 +76,8 @@ class ParquetSource:
                 for batch in file.iter_batches(size, row_groups=[inner], columns=list(columns), use_threads=False):
                     inside = wanted[(wanted >= start) & (wanted < start + batch.num_rows)] - start
                     picked = batch if len(inside) == batch.num_rows else batch.take(inside)
-                    yield from zip((inside + start).tolist(), table_rows(picked), strict=True)
+                    rows = (inside + start + first).tolist()
+                    yield from zip(rows, table_rows(picked, rows), strict=True)
                     start += batch.num_rows
                     if start > wanted[-1]:
                         return

@@ -44,8 +44,9 @@ class Plan:
             return places
         return make_permutation(self.num_rows, *self.shuffle_key).at_many(places)
 
-    def to_json(self) -> str:
-        return json.dumps(self.facts, indent=1, ensure_ascii=False) + "\n"
+    def to_json(self) -> bytes:
+        """Half a surrogate pair in a name is escaped, so that reading gives back what was written."""
+        return json.dumps(self.facts, indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def make_plan(found: Found, config: ConvertConfig, *, check_name: str | None) -> Plan:

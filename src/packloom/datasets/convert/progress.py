@@ -10,8 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from packloom.datasets.convert.source import json_line
 from packloom.datasets.convert.task import TaskResult
-from packloom.datasets.manifest import ShardEntry, index_path
+from packloom.datasets.files import read_file
+from packloom.datasets.index import ShardIndex
+from packloom.datasets.manifest import ShardEntry, index_path, shard_entry
 from packloom.errors import ShardError
 
 JOURNAL_NAME = "progress.jsonl"
@@ -41,7 +44,7 @@ class Journal:
 
     def add(self, result: TaskResult) -> None:
         """Note a finished task. Raises OSError."""
-        line = json.dumps(result.to_dict(), ensure_ascii=False).encode() + b"\n"
+        line = json_line(result.to_dict())
         offset = os.fstat(self._descriptor).st_size
         written = 0
         while written < len(line):
@@ -58,19 +61,26 @@ class Journal:
 
     def finish(self, quarantine: Path) -> None:
         """Write the journal anew in the order of tasks, and the bad rows into ``quarantine`` (absent without any)."""
-        rows = (asdict(bad) for result in self.results() for bad in result.bad)
         if self.codes:
-            _write_lines(quarantine, rows)
+            _write_lines(quarantine, self._bad_lines())
         else:
             quarantine.unlink(missing_ok=True)
-        _write_lines(self.path, (result.to_dict() for result in self.results()))
+        _write_lines(self.path, (json_line(result.to_dict()) for result in self.results()))
         self.close()
+
+    def mend(self, quarantine: Path) -> None:
+        """Write the bad rows of a finished conversion anew where ``quarantine`` is not, or does not name them."""
+        if self.codes and not _holds(quarantine, self._bad_lines()):
+            _write_lines(quarantine, self._bad_lines())
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _bad_lines(self) -> Iterator[bytes]:
+        return (json_line(asdict(bad)) for result in self.results() for bad in result.bad)
 
     def _load(self) -> None:
         """Read the journal of an earlier run; tasks whose shards are no longer whole are left out."""
@@ -94,7 +104,8 @@ class Journal:
             raise ShardError(f"{self.path} is damaged: {error!r:.200}: start anew with --overwrite") from error
 
     def _note(self, result: TaskResult, offset: int) -> None:
-        self.codes.update(bad.code for bad in result.bad)
+        if result.task not in self.done:  # a task whose shards were lost, and that was done again, has two lines
+            self.codes.update(bad.code for bad in result.bad)
         self.done[result.task] = Done(
             offset=offset,
             num_rows=result.num_rows,
@@ -104,18 +115,30 @@ class Journal:
         )
 
     def _is_there(self, entry: ShardEntry) -> bool:
-        index = Path(index_path(str(self.path.parent.parent), entry.name))
-        shard = self._target / entry.name
-        return index.exists() and shard.exists() and shard.stat().st_size == entry.num_bytes
+        """Whether shard and index are, the one with its size, the other whole and about this shard."""
+        path = index_path(str(self.path.parent.parent), entry.name)
+        try:
+            num_bytes = (self._target / entry.name).stat().st_size
+            index = ShardIndex.from_bytes(read_file(path), where=path)
+        except (OSError, ShardError):
+            return False
+        return num_bytes == entry.num_bytes and shard_entry(index, entry.name) == entry
 
 
-def _write_lines(path: Path, items: Iterator[dict[str, object]]) -> None:
+def _holds(path: Path, lines: Iterator[bytes]) -> bool:
+    try:
+        with path.open("rb") as file:
+            return all(file.readline() == line for line in lines) and not file.read(1)
+    except OSError:
+        return False
+
+
+def _write_lines(path: Path, lines: Iterator[bytes]) -> None:
     """The file is whole or as it was."""
     hidden = path.with_name(f".{path.name}.{uuid4().hex}.partial")
     try:
         with hidden.open("wb") as file:
-            for item in items:
-                file.write(json.dumps(item, ensure_ascii=False).encode() + b"\n")
+            file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
         os.replace(hidden, path)

@@ -71,7 +71,7 @@ def convert(
 
     Rows that cannot become samples go into ``quarantine.jsonl``. Shards are synced and then renamed; a run that was
     killed goes on when it is called again, and the result is byte for byte that of an undisturbed run. On a target that
-    is finished, the shards are compared with their digests and nothing is written.
+    is finished, the shards are compared with their digests; only what is missing beside them is written.
 
     Raises ShardError for a source that cannot be read, a target that holds something else or fails its verification;
     ConfigError; TooManyErrors if no row is any good; WorkerError if a worker died; OSError for a full disk.
@@ -116,8 +116,9 @@ class _Conversion:
     def run(self) -> ConvertReport:
         plan, done = self._job.plan, self._journal.done
         missing = [task for task in range(plan.num_tasks) if task not in done]
-        if not missing and self._place.is_finished():
+        if not missing and self._place.is_finished(self._shards()):
             self._verify()
+            self._journal.mend(self._place.quarantine)
             return self._report(num_resumed=plan.num_rows, was_finished=True)
         resumed = sum(task.num_rows for task in done.values())
         self._place.begin()

@@ -50,6 +50,7 @@ class ConvertConfig:
         for field, column in self.columns:
             _require(field in FIELDS, f"columns: there is no field {field!r}; known: {', '.join(FIELDS)}")
             _require(bool(column), f"columns: the field {field!r} needs the name of a column")
+        _require(self.version is None or self.version >= 1, f"version: Lance counts from 1, got {self.version}")
         only_lance = self.kind in (None, "lance")
         _require(only_lance or self.filter is None, f"filter is for Lance, not for {self.kind}")
         _require(only_lance or self.version is None, f"version is for Lance, not for {self.kind}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
@@ -28,6 +29,7 @@ class Column:
 
     name: str
     type: ColumnType
+    stored: str = ""  # its type in words of the source, where that has types
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +84,16 @@ def in_chunks(numbers: np.ndarray, read: Callable[[np.ndarray], tuple[list[_T], 
         items.reverse()
         while items:
             yield items.pop()  # let go of each row once it is used
+
+
+def printable(text: str) -> str:
+    """The text without halves of surrogate pairs, which neither a file of UTF-8 nor a terminal can hold."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def json_line(value: object) -> bytes:
+    """The value as JSON on one line. Half a surrogate pair is escaped, so that reading gives back what was written."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def digest(*parts: object) -> str:

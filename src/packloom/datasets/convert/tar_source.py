@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,9 @@ from packloom.datasets.folders import select_shards
 from packloom.datasets.index_build import build_index
 from packloom.datasets.paths import join
 from packloom.errors import ReadError, SampleError, ShardError
+from packloom.types import RawSample
+
+_HERE = re.compile(r"\A(?:\./)+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +31,7 @@ class TarSource:
     num_rows: int
     identity: str
     has_unique_keys: bool
+    clashing: frozenset[tuple[int, str]]  # (shard, key) of which it would have two once their ``./`` is dropped
     kind: str = "tar"
     columns: None = None
     keeps_unknown: bool = True
@@ -47,14 +53,22 @@ class TarSource:
                     rows.append(sample)
                     continue
                 num_bytes += sum(len(part) for part in sample.values())
-                rows.append(SourceRow(number=number, values=sample, key=self._key(dataset, number, sample["__key__"])))
+                rows.append(self._row(dataset, number, sample))
             return rows, num_bytes
 
         return in_chunks(numbers, read)
 
-    def _key(self, dataset: ShardDataset, number: int, key: str) -> str:
-        """The sample's own key; where keys occur more than once, that of its shard stands in front."""
-        return key if self.has_unique_keys else f"{dataset.locate(number)[0]:06d}/{key}"
+    def _row(self, dataset: ShardDataset, number: int, sample: RawSample) -> SourceRow | SampleError:
+        """The sample under its own key; where keys occur more than once, that of its shard stands in front."""
+        own = sample["__key__"]
+        key = _plain_key(own)
+        shard = dataset.locate(number)[0]
+        if (shard, key) in self.clashing:
+            reason = f"its shard has the key {key!r} twice, with './' in front and without"
+            return SampleError(reason, key=own, code="convert.ambiguous_key", hint="rename the members of one")
+        if not self.has_unique_keys:
+            key = f"{shard:06d}/{key}"
+        return SourceRow(number=number, values=sample, key=key)
 
 
 def find_tars(path: Path | str, scratch: Path) -> TarSource:
@@ -78,6 +92,7 @@ def find_tars(path: Path | str, scratch: Path) -> TarSource:
         num_rows=len(dataset) + dataset.num_faults,
         identity=digest("tar", dataset.fingerprint),
         has_unique_keys=_has_unique_keys(dataset),
+        clashing=_clashing_keys(dataset),
     )
 
 
@@ -94,10 +109,25 @@ def _shard_paths(path: Path | str) -> list[str]:
     return [join(folder, name) for name in names]
 
 
+def _plain_key(key: str) -> str:
+    """Without the ``./`` that ``tar -C folder .`` puts in front of every name; all else stays as it is."""
+    return _HERE.sub("", key)
+
+
+def _clashing_keys(dataset: ShardDataset) -> frozenset[tuple[int, str]]:
+    """Shards have each key once as it stands; written as one key, two samples would become one."""
+    found: set[tuple[int, str]] = set()
+    for shard in range(dataset.num_shards):
+        keys = dataset.keys(shard)
+        if any(map(_HERE.match, keys)):
+            found.update((shard, key) for key, count in Counter(map(_plain_key, keys)).items() if count > 1)
+    return frozenset(found)
+
+
 def _has_unique_keys(dataset: ShardDataset) -> bool:
     """By 64-bit digests; to take two keys for equal by chance only makes keys longer."""
     digests = [
-        np.array([int(digest(key)[:16], 16) for key in dataset.keys(shard)], np.uint64)
+        np.array([int(digest(key)[:16], 16) for key in map(_plain_key, dataset.keys(shard))], np.uint64)
         for shard in range(dataset.num_shards)
     ]
     joined = np.concatenate(digests) if digests else np.zeros(0, np.uint64)

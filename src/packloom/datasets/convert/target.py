@@ -7,12 +7,13 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 from packloom.datasets.convert.plan import Plan, differences
 from packloom.datasets.files import write_file
-from packloom.datasets.manifest import INDEX_SUFFIX, MANIFEST_NAME, ShardEntry, index_root
+from packloom.datasets.manifest import INDEX_SUFFIX, MANIFEST_NAME, ShardEntry, index_root, read_manifest
 from packloom.errors import ShardError
 
 PLAN_NAME = "plan.json"
@@ -77,7 +78,7 @@ class Target:
             self._remove_all()
         path = self.state / PLAN_NAME
         if not path.exists():
-            write_file(str(path), plan.to_json().encode())
+            write_file(str(path), plan.to_json())
             return
         try:
             earlier = json.loads(path.read_bytes())
@@ -90,9 +91,13 @@ class Target:
                 " source and settings to go on, another folder, or --overwrite"
             )
 
-    def is_finished(self) -> bool:
-        """Whether the manifest, which is written last, is there."""
-        return (self.index_root / MANIFEST_NAME).exists()
+    def is_finished(self, shards: Sequence[ShardEntry]) -> bool:
+        """Whether the manifest, which is written last, is there and names these shards."""
+        try:
+            manifest = read_manifest(str(self.index_root), next_move="")
+        except ShardError:  # to be written anew
+            return False
+        return manifest is not None and manifest.shards == tuple(sorted(shards, key=lambda entry: entry.name))
 
     def begin(self) -> None:
         """Take the manifest away while shards are missing, so that nobody takes a part for the whole."""

@@ -14,7 +14,7 @@ from packloom.datasets.convert.media import MediaReader
 from packloom.datasets.convert.media_table import MediaTable
 from packloom.datasets.convert.plan import Plan
 from packloom.datasets.convert.sample import build_sample, media_values
-from packloom.datasets.convert.source import SourceRow
+from packloom.datasets.convert.source import SourceRow, printable
 from packloom.datasets.manifest import ShardEntry
 from packloom.datasets.parts import encode_parts
 from packloom.datasets.writer import write_piece
@@ -152,7 +152,8 @@ def _checked(job: Job, made: _Made) -> _Made:
 
 def _bad_row(made: _Made, error: SampleError) -> BadRow:
     reason = f"{error.reason} ({error.hint})" if error.hint else error.reason
-    return BadRow(row=made.number, key=error.key or made.key, code=error.code, reason=_printable(reason))
+    key = error.key or made.key
+    return BadRow(row=made.number, key=printable(key), code=error.code, reason=printable(reason))
 
 
 def _lots(items: Iterator[_Made]) -> Iterator[deque[_Made]]:
@@ -174,8 +175,3 @@ def _grouped(
 ) -> Iterator[deque[tuple[int, SourceRow | SampleError]]]:
     while group := deque(islice(rows, size)):
         yield group
-
-
-def _printable(text: str) -> str:
-    """The text without halves of surrogate pairs, which no file of UTF-8 can hold."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
