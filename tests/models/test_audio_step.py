@@ -13,6 +13,8 @@ from PIL import Image
 from packloom import TaskEncoder
 from packloom.models import forward_step
 
+pytest.importorskip("av", reason="PyAV is not installed: reads audio")
+
 #: Of a small model: it hears, and reads images causally.
 GEMMA4 = {"model_type": "gemma4", "text_config": {"use_bidirectional_attention": None}, "audio_config": {}}
 
