@@ -230,7 +230,7 @@ def test_frames_as_images_are_a_video(encoder_of, picture) -> None:
     with pytest.raises(MediaError, match="frames per second are not known"):
         encoder.encode_sample(raw)
     part["fps"] = -1
-    with pytest.raises(CookError, match="must be a positive number"):
+    with pytest.raises(CookError, match="must be a number from 1e-05 to 1e\\+06"):
         encoder.encode_sample(raw)
     part.update(fps=2, video=["0.png", "lost.png"])
     with pytest.raises(CookError, match=r"'lost.png', a frame"):
