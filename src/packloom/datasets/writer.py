@@ -22,7 +22,8 @@ from packloom.datasets.manifest import (
     write_manifest,
 )
 from packloom.datasets.parts import encode_parts
-from packloom.datasets.tar_file import TarFile, archive_bytes, member_bytes
+from packloom.datasets.tar_file import TarFile
+from packloom.datasets.tar_header import archive_bytes, member_bytes
 from packloom.errors import ConfigError, SampleError, ShardError
 
 SHARD_NAME = "shard-{:06d}.tar"

@@ -21,6 +21,7 @@ _EXTENSIONS: Mapping[MediaKind, str] = {
     "audio": "wav mp3 flac ogg oga opus m4a aac",
 }
 _KIND_OF = {extension: kind for kind, extensions in _EXTENSIONS.items() for extension in extensions.split()}
+_FIELDS: Mapping[MediaKind, tuple[str, str]] = {kind: (f"{kind}s", kind) for kind in KINDS}
 _DATA_URI = re.compile(r"data:(\w+)/([\w.+-]+);base64,", re.IGNORECASE)
 
 
@@ -33,6 +34,7 @@ class MediaShelf:
 
     key: str
     parts: Mapping[str, Any]  # lower-cased part name → what the sample holds, all but json and txt
+    files: Mapping[MediaKind, list[str]]  # kind → its parts in natural order: 2.jpg before 10.jpg; none: no entry
     aux: MediaFinder | None = None
 
     @classmethod
@@ -46,18 +48,17 @@ class MediaShelf:
             if lowered in parts:
                 raise CookError(f"two parts are both named {lowered!r} in lower case", code="cook.media_name")
             parts[lowered] = value
-        return cls(key=key, parts=parts, aux=raw.get("__aux__"))
+        return cls(key=key, parts=parts, files=_by_kind(parts), aux=raw.get("__aux__"))
 
     def names(self, kind: MediaKind) -> list[str]:
-        """The files of a kind in natural order: ``2.jpg`` before ``10.jpg``."""
-        found = [name for name in self.parts if _kind_of(name) == kind]
-        return sorted(found, key=_natural) if len(found) > 1 else found
+        """The files of a kind in natural order."""
+        return self.files.get(kind, [])
 
     def without(self, names: Iterable[str]) -> MediaShelf:
         """The shelf without these parts."""
         gone = set(names)
         left = {name: value for name, value in self.parts.items() if name not in gone}
-        return replace(self, parts=left) if gone else self
+        return replace(self, parts=left, files=_by_kind(left)) if gone else self
 
     def find(self, name: str) -> str | None:
         """The part that ``name`` stands for: a part's name, or a path to it, or a path to ``<key>.<part>``."""
@@ -79,6 +80,17 @@ class MediaShelf:
         return self.aux is not None and self.aux.claims(name)
 
 
+def _by_kind(names: Iterable[str]) -> dict[MediaKind, list[str]]:
+    found: dict[MediaKind, list[str]] = {}
+    for name in names:
+        if kind := _kind_of(name):
+            found.setdefault(kind, []).append(name)
+    for files in found.values():
+        if len(files) > 1:
+            files.sort(key=_natural)
+    return found
+
+
 def _check_kind(name: str, kind: MediaKind) -> None:
     if (known := _kind_of(name.lower())) not in (kind, None):
         raise CookError(f"part {name!r} stands where a {kind} is needed, but is {known}", code="cook.media_name")
@@ -86,7 +98,7 @@ def _check_kind(name: str, kind: MediaKind) -> None:
 
 def listed_media(row: Mapping[str, Any], kind: MediaKind) -> list[MediaRef]:
     """What a row lists under ``image`` or ``images``: a name, or a list of names."""
-    fields = [name for name in (f"{kind}s", kind) if row.get(name)]
+    fields = [name for name in _FIELDS[kind] if row.get(name)]
     if len(fields) > 1 and row[fields[0]] not in (row[fields[1]], [row[fields[1]]]):
         raise CookError(f"the row has different values under {' and '.join(fields)}", code="cook.media_list")
     if not fields:
@@ -105,9 +117,14 @@ def bind_media(
     refs = [part for turn in turns for part in turn.parts if isinstance(part, MediaRef)]
     clips = {id(ref): _load_frames(ref, shelf) for ref in refs if ref.frames}
     rest = shelf.without(frame.name for clip in clips.values() for frame in clip.frames)
+    placed: dict[MediaKind, list[MediaRef]] = {kind: [] for kind in KINDS}
+    for ref in refs:
+        if not ref.frames:
+            placed[ref.kind].append(ref)
     bound = {
-        kind: iter(_bind_kind(kind, [ref for ref in refs if ref.kind == kind and not ref.frames], rest, listed))
-        for kind in KINDS
+        kind: iter(_bind_kind(kind, places, rest, listed))
+        for kind, places in placed.items()
+        if places or kind in rest.files
     }
     if not clips:  # whose frames may be listed as images
         _refuse_unplaced(refs, listed)
@@ -165,8 +182,6 @@ def _bind_kind(
 ) -> list[Media]:
     """One medium per place. A part named twice is there twice; a place without a name takes the next file."""
     files = shelf.names(kind)
-    if not refs and not files:
-        return []
     named = [ref.name for ref in refs if ref.name is not None]
     counts = partial(_counts, kind, len(refs), files)
     if named and len(named) < len(refs):
