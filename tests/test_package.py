@@ -19,7 +19,9 @@ def test_every_public_name_is_there_and_sorted():
         _ = packloom.nothing
 
 
-def test_importing_the_package_loads_no_heavy_library():
-    code = "import sys, packloom; print(sorted({'torch', 'transformers', 'webdataset'} & set(sys.modules)))"
+@pytest.mark.parametrize("module", ["packloom", "packloom.datasets", "packloom.datasets.convert.task", "packloom.cli"])
+def test_who_only_reads_or_converts_does_not_wait_for_torch(module: str) -> None:
+    heavy = "sorted({'torch', 'transformers'} & set(sys.modules))"
+    code = f"import sys, packloom.task_encoders.cookers, {module}; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
-from torch import Tensor
+if TYPE_CHECKING:  # whoever only reads or converts does not wait for torch, which takes 200 MB
+    from torch import Tensor
 
 #: A sample as a shard gives it: ``"__key__"``, ``"__url__"`` and part name → bytes. The loader adds ``"__seed__"`` (see
 #: ``rng.sample_generator``) and, where there are aux datasets, ``"__aux__"`` (a MediaFinder).

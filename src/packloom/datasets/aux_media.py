@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from webdataset.tariterators import base_plus_ext
-
 from packloom.datasets.dataset import ShardDataset, open_dataset
 from packloom.datasets.key_table import KeyTable, make_key_table
+from packloom.datasets.naming import split_name
 from packloom.errors import ConfigError, MediaError, ReadError, ShardError
 from packloom.types import AuxPlace, Media, MediaKind
 
@@ -127,12 +126,13 @@ class AuxShelf:
 
     def _look_up(self, name: str, alias: str, rest: str) -> tuple[int, int, str]:
         """(shard, index, part); raises MediaError."""
-        key, part = base_plus_ext(rest)
-        if not key or not part:
+        found = split_name(rest)
+        if found is None or not found[1]:
             reason = f"{name!r} is no name of a medium in the aux dataset {alias!r}"
             hint = f"name one like '{alias}/000123.0.jpg': its key, a dot and its part"
             raise MediaError(reason, code="media.aux_name", hint=hint)
-        number, part = self.numbers[alias], part.lower()
+        key, part = found[0], found[1].lower()
+        number = self.numbers[alias]
         try:
             shard, index = self.library.table(number).find(key)
             parts = self.library.dataset(number).part_names(shard, index)

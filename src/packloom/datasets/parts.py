@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from webdataset.tariterators import base_plus_ext
-
+from packloom.datasets.naming import split_name
 from packloom.errors import SampleError
 
 #: Most keys: nothing to look at piece by piece.
@@ -76,7 +75,7 @@ def _is_sound_part_name(name: str) -> bool:
     """Whether it is read back, lower-cased, behind any key that has no dot in its last piece."""
     lowered = name.lower()
     is_text = not name.startswith("_") and all(lowered.split(".")) and _is_unicode(name) and lowered.isprintable()
-    return is_text and "\\" not in name and base_plus_ext(f"key.{lowered}") == ("key", lowered)
+    return is_text and "\\" not in name and split_name(f"key.{lowered}") == ("key", lowered)
 
 
 def _encode(key: str, name: str, value: Any) -> bytes:

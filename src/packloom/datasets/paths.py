@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from webdataset.shardlists import expand_urls
+from braceexpand import braceexpand
 
 from packloom.errors import ShardError
 
@@ -55,6 +55,6 @@ def expand_braces(path: str) -> list[str]:
     if "${" in path:
         raise ShardError(f"{path!r} names an environment variable, which is not read: write the path out")
     try:
-        return [str(item) for item in expand_urls(path)] if "{" in path else [path]
+        return list(braceexpand(path)) if "{" in path else [path]
     except ValueError as error:
         raise ShardError(f"brace pattern {path!r} is malformed: {error}") from error

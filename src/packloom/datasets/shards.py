@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from webdataset.shardlists import expand_urls
+from braceexpand import braceexpand
 
 from packloom.datasets.files import STDIN, is_folder, list_tars, open_stream
 from packloom.datasets.paths import expand_braces, is_url, join, normalise
@@ -123,7 +123,7 @@ def _expand_one(path: str) -> list[str]:
     if "::" in path or "${" in path or _SCHEME.match(path):
         raise ShardError(f"{path!r} is a command, a chain of urls or a variable, which are not read: name {_ONE_OF}")
     try:
-        shards: list[str] = expand_urls(path)
+        shards = list(braceexpand(path))
     except ValueError as error:
         raise ShardError(f"brace pattern {path!r} is malformed: {error}") from error
     missing = [shard for shard in shards if not os.path.exists(shard)]

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from webdataset.tariterators import base_plus_ext
-
+from packloom.datasets.naming import split_name
 from packloom.datasets.tar_walk import Damage
 from packloom.errors import ReadError
 
@@ -159,8 +158,7 @@ def name_member(member: tarfile.TarInfo) -> tuple[str, str] | None:
     """(key, part name) by webdataset's rule; None for folders, its ``__x__`` names and names without a dot."""
     if member.isdir() or _META.match(member.name):
         return None
-    key, part = base_plus_ext(member.name)
-    return None if key is None else (key, part)
+    return split_name(member.name)
 
 
 def make_entry(key: str, run: Run, path: str, num_runs: int, max_member_bytes: int) -> Entry:
